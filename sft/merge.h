@@ -28,11 +28,11 @@ typedef struct MergeConfig {
     void (*on_tensor)(void *context, size_t done, size_t n); /* may be NULL */
     void *context;
 } MergeConfig;
-/* A written tensor. error: the largest distance of a stored value from base value + delta, caused by rounding to the stored dtype. */
+/* A written tensor. */
 typedef struct MergedTensor {
     const char *name;
-    bool changed;
-    double error;
+    bool changed; /* by an adapter */
+    double error; /* the largest distance of a stored value from base value + delta, caused by rounding to the stored dtype */
 } MergedTensor;
 typedef struct MergeResult {
     size_t n;
@@ -49,12 +49,13 @@ typedef struct MergeResult {
     double score_error; /* for reward models: the largest difference between scores of the unmerged and the merged model */
     Arena *arena;
 } MergeResult;
-/* Works tensor by tensor: besides the mapped files it needs memory for blocks of one tensor at a time. The delta of a LoRA layer is weight x scale x
- * B A; that of a fully trained module (modules_to_save) is weight x (trained - base). If an embedding or head is fully trained and the base ties
- * them, they are untied: lm_head.weight is written and config.json says so. Adapters of reward models (modules_to_save: [score]) make a
- * ...ForSequenceClassification with one label; a base without a score counts as one of zeros. The weights are sharded as in the base. The directory
- * is written as .OUTPUT.tune-partial and renamed when it is complete. ST_INPUT: a broken base or adapter, an adapter of another model; ST_CONFIG: the
- * output exists; ST_NUMERIC: a value exceeds the dtype's range; ST_RESOURCE; ST_INTERRUPTED. */
+/* Merges, and writes the directory as .OUTPUT.tune-partial, which it renames when it is complete. Works tensor by tensor: in addition to the mapped
+ * files it needs memory for blocks of one tensor at a time. The delta of a LoRA layer is weight x scale x B A; that of a fully trained module
+ * (modules_to_save) is weight x (trained - base). If the base ties embedding and head and one of them is fully trained, they are untied:
+ * lm_head.weight is written and config.json says so. Adapters of reward models (modules_to_save: [score]) make a ...ForSequenceClassification with
+ * one label; if the base has no score, its score counts as zeros. Tensors are divided into files as in the base. ST_INPUT: a broken base or adapter,
+ * an adapter of another model; ST_CONFIG: the output exists; ST_NUMERIC: a value exceeds the dtype's range; ST_RESOURCE; ST_INTERRUPTED. The caller
+ * calls merge_free. */
 Status merge_run(const MergeConfig *config, MergeResult **result);
 void merge_free(MergeResult *result);
 

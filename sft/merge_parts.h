@@ -8,10 +8,10 @@
 /* A tensor to write: one of the base's module `module`, or one that is copied unchanged. */
 typedef struct Job {
     const char *name;
-    const StoredTensor *passthrough; /* NULL: a tensor of the module */
-    size_t module, file, place;
-    bool bias;
-    DType dtype;
+    const StoredTensor *passthrough; /* the tensor that is copied; NULL: a tensor of the module */
+    size_t module, file, place;      /* index of the module; number of the file that it is written to; its place in the base */
+    bool bias;                       /* the module's bias, else its weight */
+    DType dtype;                     /* that it is written in */
     MergedTensor *result;
 } Job;
 typedef struct Merge {
@@ -21,7 +21,7 @@ typedef struct Merge {
     Model **adapted;  /* the base with one adapter each */
     const char *made; /* the directory that the output is written to */
     bool scores;      /* a reward model, with a score in place of the head */
-    bool untie;
+    bool untie;       /* embedding and head, which the base ties */
     Job *jobs;
     size_t n_jobs;
     size_t n_written;
@@ -36,20 +36,20 @@ const LoraBranch *module_lora(const Model *model, size_t module);
 /* The fully trained tensor, or NULL. */
 const Tensor *module_saved(const Model *model, size_t module, bool bias);
 
-/* A block's base values in f32, and the sum of all deltas. */
+/* Rows first .. first + n - 1 of a tensor. */
 typedef struct Block {
     int64_t cols, first, n;
-    float *base, *left, *change; /* (n, cols); factors of a branch, (n, rank); the sum, (n, cols) */
+    float *base, *left, *change; /* base values, (n, cols); rows of a branch's B, or A^T if in_out, (n, rank); sum of deltas, (n, cols) */
     Tensor *factors, *delta;     /* views of `left` and `change`, or copies where the device has memory of its own */
     RoundingLoss *rows;          /* by row, so that the sum does not depend on the number of threads */
 } Block;
-/* Allocates blocks of a tensor (rows, cols) of the module in `arena`: block->n rows each. ST_RESOURCE. */
+/* Allocates a block for a tensor (rows, cols) of the module in `arena`, and sets block->n: how many rows it has room for. ST_RESOURCE. */
 Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, int64_t cols, Block *block);
-/* Rows first .. first + n - 1 of the module's weight or bias. */
+/* Fills the block with rows first .. first + n - 1 of the module's weight or bias: base values and deltas. */
 Status block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int64_t n, Block *block);
 
-/* Adds the adapters to the base, which cannot be used for anything else then, runs it and the merged model on the probe, and adds their differences
- * to the result. */
+/* For MergeConfig.prove: runs the base with the adapters and the merged model on a few tokens, and adds their differences to the result. The base is
+ * changed, and cannot be used afterwards. */
 Status merge_prove(Merge *merge);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GGUF files (versions 2 and 3; source: ggml's description of the format): metadata, and the places of tensors. The files are mapped, and every
- * length in them is checked; what the metadata mean is for others to know.
+ * length in them is checked. This header does not interpret keys: see lib/model/gguf and lib/text.
  *
  *     Gguf *gguf;
  *     TRY(gguf_open("model.gguf", &gguf));
@@ -15,6 +15,7 @@
 #include "lib/base/file.h"
 #include "lib/base/json.h"
 
+/* Types of metadata, by their numbers in the file: integers, floats and others. */
 typedef enum GgufType {
     GGUF_U8,
     GGUF_I8,
@@ -34,9 +35,9 @@ typedef struct GgufValue {
     const char *key;
     GgufType type; /* of a list: of its elements; never GGUF_LIST */
     bool list;
-    uint64_t n; /* elements; 1 for a value that is no list */
-    const uint8_t *data;
-    size_t bytes; /* of all elements */
+    uint64_t n;          /* elements; 1 for a value that is no list */
+    const uint8_t *data; /* in the mapped file, at any address */
+    size_t bytes;        /* of all elements */
 } GgufValue;
 enum { GGUF_MAX_DIMS = 4 };
 typedef struct GgufTensor {
@@ -79,7 +80,8 @@ Status gguf_text(Gguf *gguf, const char *key, const char **value);
 /* The value as JSON: a new reference. A float32 becomes the shortest decimal number that rounds to it (1e-05, not 9.999999747378752e-06). ST_INPUT: a
  * number that JSON cannot hold. */
 Status gguf_json(const Gguf *gguf, const GgufValue *value, json_t **json);
-/* Walks a list of texts: the next one at *at, which starts as value->data and moves on. */
+/* Returns the text of a list at *at and advances *at to the next one. *at: value->data for the first. Call it value->n times. The text is
+ * borrowed. */
 Slice gguf_next_text(const GgufValue *value, const uint8_t **at);
 /* Element i of a list of numbers, as double; NaN for texts. */
 double gguf_number_at(const GgufValue *value, uint64_t i);

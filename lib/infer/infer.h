@@ -22,10 +22,11 @@ typedef struct SampleConfig {
     double presence_penalty, frequency_penalty;   /* 0 = off; apply to the completion only */
     int64_t no_repeat_ngram_size;                 /* 0 = off */
 } SampleConfig;
+/* Memory that the functions below write to, allocated by the caller: V entries each. */
 typedef struct SampleScratch {
     int32_t *ids;
     double *keys;
-} SampleScratch; /* V entries each */
+} SampleScratch;
 /* Turns `logits` (V) into the final distribution in place (probabilities, zeros where filtered). history: prompt and completion; the completion
  * begins at prompt_length. False: no token may follow, or no logit is a number. */
 bool sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
@@ -40,7 +41,11 @@ int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
 
 /* ---- generation ---- */
 
-typedef enum FinishReason { FINISH_STOP, FINISH_LENGTH, FINISH_FAILED } FinishReason;
+typedef enum FinishReason {
+    FINISH_STOP,   /* EOS, one of stop_ids, or a stop text */
+    FINISH_LENGTH, /* max_new_tokens */
+    FINISH_FAILED  /* no token can follow: Completion.status */
+} FinishReason;
 typedef struct Prompt {
     const int32_t *ids;
     size_t n;
@@ -63,14 +68,15 @@ typedef struct Completion {
 } Completion;
 void completion_release(Completion *completion); /* frees what it owns and leaves it empty */
 
-/* The state that a conversation keeps between calls: keys and values of all earlier tokens, so that only new tokens are computed. */
+/* The state of a conversation between calls: keys and values of all earlier tokens, so that only new tokens are computed. One generator or generate()
+ * at a time uses it. */
 typedef struct Session Session;
 Status session_new(const Model *model, int64_t max_tokens, Session **session); /* max_tokens: limit on prompt and answer together. ST_RESOURCE */
 void session_free(Session *session);                                           /* NULL is fine */
 int64_t session_max_tokens(const Session *session);                            /* as given to session_new */
 
-/* Memory that calls pass on to the next: keys and values, and the activations of a step. It saves time, because the system clears new pages at
- * about a gigabyte a second. */
+/* Memory of keys and values and of a step's activations that one call of generate() or one generator after the other uses. It saves time, because the
+ * system clears new pages at about a gigabyte a second. */
 typedef struct GenerateMemory GenerateMemory;
 GenerateMemory *generate_memory_new(const Model *model); /* NULL: out of memory, recorded as ST_RESOURCE */
 void generate_memory_free(GenerateMemory *memory);       /* NULL is fine */
@@ -98,12 +104,12 @@ typedef Status OnToken(void *context, size_t prompt, int64_t sample, int32_t id,
  * One thread uses a generator at a time. */
 typedef struct Generator Generator;
 typedef struct GeneratorConfig {
-    int64_t max_sequences; /* maximum number at a time */
+    int64_t max_sequences; /* maximum number of running samples */
     int64_t max_pages;     /* of keys and values, each of KV_PAGE_SIZE tokens (kv_cache.h); for prompts and answers of all running requests */
     LogitBias *logit_bias; /* NULL: nothing */
     void *logit_bias_context;
     GenerateMemory *memory; /* of this model, for one generator at a time; NULL: the generator has its own */
-    /* NULL, or a session that holds keys and values: then max_pages is not read, and one request of one sample runs at a time */
+    /* NULL, or a session, whose keys and values are used and kept: then max_pages is not read, and one request of one sample runs at a time */
     Session *session;
     /* Requests that begin with the same tokens and have the same adapter share the pages of these tokens while they run. true: pages of prompts and
      * answers also stay for requests to come, until their memory is needed, the least recently used ones first. The results are the same. */
@@ -116,11 +122,11 @@ typedef struct GeneratorConfig {
  * the largest resident size. */
 typedef struct GeneratorMemory {
     size_t weights; /* of the model and the adapters, as they are stored */
-    size_t packed;  /* second copies of weights for the library that multiplies */
+    size_t packed;  /* packed copies of weights for products */
     size_t cache;   /* keys and values */
     size_t step;    /* activations and logits of the largest step */
-    size_t scratch; /* of kernels, beyond what they have */
-    size_t tables;  /* of requests, and to choose tokens */
+    size_t scratch; /* scratch memory of kernels, beyond what they have already */
+    size_t tables;  /* tables of requests, and memory for choosing tokens */
     size_t total;
 } GeneratorMemory;
 /* The model's weights need not be in memory: a model that was loaded with ModelOptions.streamed and skip_nan_check is enough. */
@@ -169,11 +175,11 @@ void generator_forget(Generator *generator, const Model *adapter);
 /* What a generator holds now. Pages are those of keys and values, each of KV_PAGE_SIZE tokens. */
 typedef struct GeneratorStats {
     int64_t running, waiting;            /* samples; prompts whose samples have not all begun */
-    int64_t pages;                       /* in all */
-    int64_t used;                        /* by requests */
-    int64_t reserved;                    /* for requests to their end, with the used ones */
-    int64_t shared;                      /* used by several requests */
-    int64_t kept;                        /* of earlier requests, until their memory is needed */
+    int64_t pages;                       /* all pages of the cache */
+    int64_t used;                        /* pages that requests use */
+    int64_t reserved;                    /* pages that requests use or will need until their end */
+    int64_t shared;                      /* pages that several requests use */
+    int64_t kept;                        /* pages of earlier requests, kept until their memory is needed (keep_prefixes) */
     int64_t lost_tokens;                 /* places after the last tokens in the last pages of requests */
     int64_t prompt_tokens, found_tokens; /* since it was opened: tokens of admitted prompts; those of them that were in shared or kept pages */
 } GeneratorStats;
@@ -197,10 +203,11 @@ typedef struct GenerateConfig {
     GenerateMemory *memory;
     Session *session; /* NULL, or the session of a single prompt with a single completion; it keeps both, also when the call is interrupted */
 } GenerateConfig;
-/* Runs all prompts through a generator of its own. on_token may be NULL; on_done gets each completion in order of prompts and samples, valid only
- * during the call. Either can end the generation by returning a status. ST_INPUT: as generator_add; all prompts are checked before the first one
- * runs. ST_RESOURCE; ST_NUMERIC: a logit is not finite, or no token is left; ST_INTERRUPTED. */
+/* Gets each completion in order of prompts and samples, valid only during the call. */
 typedef Status OnDone(void *context, const Completion *completion);
+/* Runs all prompts through a generator of its own. on_token may be NULL. It and on_done can end the generation by returning a status. ST_INPUT: as
+ * generator_add; all prompts are checked before the first one runs. ST_RESOURCE; ST_NUMERIC: a logit is not finite, or no token is left;
+ * ST_INTERRUPTED. */
 Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config,
                 OnToken *on_token, OnDone *on_done, void *context);
 
@@ -213,23 +220,25 @@ size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, cons
 
 /* ---- scoring ---- */
 
-/* Computes the log-probability of each token given the tokens before it. ids: n tokens; logprobs: n entries that the caller allocates, [0] is NaN.
- * on_logits (may be NULL) gets each row's logits, (n, V) f32. Rows are packed into flat batches; a row's values do not depend on the others. */
 typedef struct ScoreRow {
-    const int32_t *ids;
+    const int32_t *ids; /* n tokens, at least one */
     size_t n;
-    double *logprobs;
+    double *logprobs; /* (n): allocated by the caller, written */
 } ScoreRow;
+/* Gets the logits (n, vocab) of a row, valid only during the call. A status other than ST_OK ends the scoring. */
 typedef Status OnLogits(void *context, size_t row, const float *logits, int64_t n, int64_t vocab);
+/* Computes the log-probability of each token given the tokens before it; logprobs[0] is NaN. on_logits may be NULL. Rows are packed into flat
+ * batches; a row's values do not depend on the others. ST_INPUT: a row without tokens, an unknown id; ST_RESOURCE; ST_INTERRUPTED. */
 Status score_rows(const Model *model, ScoreRow *rows, size_t n_rows, OnLogits *on_logits, void *context);
-/* Scores several continuations of the same text: computes the stem's tokens once for all of its branches. logprobs[0] of a branch is that of its
- * first token given the stem. */
+/* Several continuations (branches) of the same text, the stem. */
 typedef struct ScoreStem {
-    const int32_t *ids;
+    const int32_t *ids; /* n tokens */
     size_t n;
     const ScoreRow *branches;
     size_t n_branches;
 } ScoreStem;
+/* Scores the branches of stems; a stem's tokens are computed once for all of its branches. logprobs[0] of a branch is that of its first token given
+ * the stem. Fails as score_rows does. */
 Status score_branches(const Model *model, const ScoreStem *stems, size_t n_stems);
 
 #endif

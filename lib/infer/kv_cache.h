@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The paged key/value cache: pages cover all blocks of a model that have a row in it (Model.cache_rows), are shared by reference count and are copied
- * on write. Source of the idea: PagedAttention, arXiv 2309.06180.
+/* The paged key/value cache. A page has the keys and values of KV_PAGE_SIZE tokens for all blocks of a model that keep some (Model.cache_rows). Pages
+ * are shared by reference count and copied on write. The state of a sequence (recurrences) belongs to the page of its newest token. Source of the
+ * idea: PagedAttention, arXiv 2309.06180.
  *
  *     KvCache *cache;
  *     TRY(kv_cache_new(arena, model, n_pages, &cache));
@@ -15,7 +16,7 @@
 
 #include "lib/model/model.h"
 
-enum { KV_PAGE_SIZE = 32 };
+enum { KV_PAGE_SIZE = 32 };       /* tokens */
 typedef struct Prefixes Prefixes; /* kv_prefix.h */
 typedef struct KvCache {
     KvPages pages;         /* what attention reads */
@@ -23,36 +24,37 @@ typedef struct KvCache {
     int32_t *references;   /* reference count of each page; 0 = free */
     int32_t *free_list;
     int32_t n_free;
-    Prefixes *prefixes; /* known pages, which are freed when no other page is free; NULL: none */
-    int64_t *state_tokens; /* tokens that the state in each row has seen */
+    Prefixes *prefixes;    /* known pages, which are freed when no other page is free; NULL: none */
+    int64_t *state_tokens; /* for each row of states.items: how many tokens its state is the state after */
     int32_t *free_states;  /* rows of states.items; as many as pages, since each page has one at most */
     int32_t n_free_states;
 } KvCache;
+/* The pages of a sequence, in order, each with a reference. {0} is empty; kv_pages_release frees it. */
 typedef struct KvPageList {
-    int32_t *items;
+    int32_t *items; /* numbers of pages */
     int32_t n, cap;
 } KvPageList;
 
-/* Bytes of one page over all of these blocks, and of a state: each page may be the last one of a sequence. */
+/* Bytes of one page and of one state, since each page may be the last one of a sequence. */
 size_t kv_page_bytes(const Model *model);
 /* Makes a cache in `arena`, which owns it. ST_RESOURCE. */
 Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache **cache);
-int32_t kv_pages_for(int64_t n_tokens);
-/* Makes memory for n pages in the list, which stays as it is. ST_RESOURCE. */
+int32_t kv_pages_for(int64_t n_tokens); /* number of pages for so many tokens */
+/* Allocates the list's array for n pages. The list keeps its pages and gets no new ones. ST_RESOURCE. */
 Status kv_pages_room(KvPageList *list, int32_t n);
 void kv_page_drop(KvCache *cache, int32_t page); /* ends one reference to it */
 /* Grows the list to hold n_tokens. ST_RESOURCE when no page is free: callers count pages first. */
 Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens);
-/* Makes `to`, which is empty, refer to the pages of the first n_tokens of `from`. */
+/* Makes `to`, which is empty, refer to the pages of the first n_tokens of `from`. ST_RESOURCE. */
 Status kv_pages_share(KvCache *cache, const KvPageList *from, int64_t n_tokens, KvPageList *to);
-/* Makes room for tokens begin..end-1 and makes their pages exclusive to the list. The state of the tokens before them is then where
- * segment_state finds it. */
+/* Call it before tokens begin..end-1 are computed: adds pages for them, and copies those of their pages that other lists refer to. segment_state then
+ * finds the state after token begin - 1, which must exist (kv_can_go_on). ST_RESOURCE when no page is free. */
 Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t end);
-/* Whether a sequence can go on from the first n_tokens of the list. No: the model has states, and that after these tokens is gone. */
+/* Whether a sequence can go on from the first n_tokens of the list. False if the model has states and the state after these tokens is not kept. */
 bool kv_can_go_on(const KvCache *cache, const KvPageList *list, int64_t n_tokens);
-/* Releases the pages after the first n_tokens. Returns how many tokens remain of use: n_tokens; or 0, and all pages are released, if no
- * sequence can go on from there. */
+/* Releases the pages after those of the first n_tokens, and returns n_tokens. If no sequence can go on from there (kv_can_go_on), releases all pages
+ * and returns 0. */
 int64_t kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens);
-void kv_pages_release(KvCache *cache, KvPageList *list);
+void kv_pages_release(KvCache *cache, KvPageList *list); /* ends the list's references and frees its array */
 
 #endif

@@ -22,7 +22,7 @@ Status adapter_base(const char *dir, Arena *arena, const char **base);
 /* Appends the layers with a branch: "28 linear layers: 4 q_proj, 4 k_proj, ...", for a wrapped model with their place; nothing if there are none. */
 void adapter_describe(const Model *model, Str *text);
 /* Writes adapter_config.json and adapter_model.safetensors in PEFT's format. base: name_or_path of the base model. The folder appears complete or not
- * at all. */
+ * at all. Returns failures of writing. */
 Status adapter_save(const Model *model, const char *dir, const char *base);
 
 #endif

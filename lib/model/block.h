@@ -46,29 +46,32 @@ int build_state(BlockBuilder *builder, int64_t width);
 
 /* ---- the forward pass ---- */
 
-/* A layer in a step. Valid until the step ends. */
+/* What the forward pass of a block gets. Valid until the step ends. */
 typedef struct LayerContext {
     const Model *model;
     ModelBatch batch;
     const RopeTables *ropes; /* indexed by LayerRope */
-    int64_t index;
+    int64_t index;           /* number of the layer, from 0 */
 } LayerContext;
+/* A kind of block: a const struct in block_<kind>.c. */
 struct BlockKind {
     size_t bytes; /* of the kind's struct for one layer, which starts as zeros */
     /* Fills the struct and lists its parts. form: what the family says of it. */
     void (*build)(BlockBuilder *builder, const void *form, void *block);
-    /* The residual stream after the sublayer. x: (N, C), its normalised input; residual: the stream before it. */
+    /* Returns the residual stream after the sublayer, (N, C). x: (N, C), its normalised input; residual: (N, C), the stream before it. NULL after a
+     * failure, which the tape records. */
     Tensor *(*forward)(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual);
 };
 
-/* The state of a segment's sequence in the cache: `width` numbers of it from `offset` on, of the tensor that this returns. With `past` above 0 they
- * are the state before the segment; the block leaves there the one after it. NULL: the batch has no cache. */
+/* Finds state number `state` (build_state) of a segment's sequence in the cache. In the tensor that it returns, the `width` elements from *offset on
+ * are the state before the segment, undefined if the segment's `past` is 0. The block overwrites them with the state after the segment. NULL: the
+ * batch has no cache. */
 Tensor *segment_state(const LayerContext *context, int32_t segment, int state, int64_t *offset);
-/* residual: added to the result; NULL = none. */
+/* Normalises x. residual: added to the result; NULL = none. */
 Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x, Tensor *residual);
-/* The end of a sublayer: residual + y, the block's output, normalised or scaled as the model says. */
+/* The end of a sublayer: returns residual + y. y: the block's output, which is normalised or scaled first if the model does so. */
 Tensor *sublayer_add(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *y, Tensor *residual);
-/* The same for an output that is a projection of x, in one op where that is possible. */
+/* The same with y = `last` applied to x, in one op if y is neither normalised nor scaled. */
 Tensor *sublayer_project(const LayerContext *context, const Sublayer *sublayer, Tape *tape, const Linear *last, Tensor *x, Tensor *residual);
 
 /* ---- kinds ---- */

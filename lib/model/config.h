@@ -6,23 +6,40 @@
 #include "lib/base/json.h"
 #include "lib/tensor/tensor.h"
 
-typedef enum RopeType { ROPE_NONE, ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_YARN, ROPE_LLAMA3, ROPE_LONGROPE } RopeType;
+/* How rotary positions are scaled to longer contexts (rope_type). Source: transformers' modeling_rope_utils. */
+typedef enum RopeType {
+    ROPE_NONE,    /* no rotary positions */
+    ROPE_DEFAULT, /* no scaling */
+    ROPE_LINEAR,  /* all frequencies are divided by factor */
+    ROPE_DYNAMIC, /* theta grows with the length of the sequence (NTK) */
+    ROPE_YARN,    /* low frequencies are divided by factor, high ones are kept. arXiv 2309.00071 */
+    ROPE_LLAMA3,  /* the same by wavelengths, between low_freq_factor and high_freq_factor */
+    ROPE_LONGROPE /* a divisor for each frequency, from one list for short and one for long sequences. arXiv 2402.13753 */
+} RopeType;
+/* Names are those of rope_parameters in config.json, where it has the value. */
 typedef struct RopeConfig {
     RopeType type;
     double rope_theta, factor;
-    double low_freq_factor, high_freq_factor;
+    double low_freq_factor, high_freq_factor; /* llama3 */
     int64_t original_max_position_embeddings;
-    double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* attention_factor 0 = computed from factor */
-    bool truncate;
-    double partial;           /* share of each head's numbers that is rotated; 0 = all */
-    bool neighbours;          /* pairs (2i, 2i + 1) instead of (i, i + half) */
+    double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* yarn; attention_factor (also longrope) 0 = computed from factor */
+    bool truncate;                                                         /* yarn */
+    double partial;                                                        /* share of each head's numbers that is rotated; 0 = all */
+    bool neighbours;                                                       /* pairs (2i, 2i + 1) instead of (i, i + half) */
     double query_beta;        /* ministral3: queries grow with the logarithm of their position; 0 = off */
     int64_t n_factors;        /* longrope: length of each list */
     const double *factors[2]; /* divisors of the frequencies: for sequences within the original context, and for longer ones */
 } RopeConfig;
 /* Which of the model's ropes rotates a layer's queries and keys. */
-typedef enum LayerRope { LAYER_ROPE, LAYER_WINDOW_ROPE, LAYER_NO_ROPE } LayerRope;
-typedef enum NormKind { NORM_RMS, NORM_LAYER } NormKind;
+typedef enum LayerRope {
+    LAYER_ROPE,        /* ModelConfig.rope */
+    LAYER_WINDOW_ROPE, /* ModelConfig.window_rope */
+    LAYER_NO_ROPE      /* none: the layer does not rotate */
+} LayerRope;
+typedef enum NormKind {
+    NORM_RMS,  /* x / rms(x) * weight */
+    NORM_LAYER /* (x - mean) / deviation * weight + bias */
+} NormKind;
 /* The parts outside the layers that have a name in the checkpoint. */
 typedef struct PartNames {
     const char *prefix; /* prefix that some checkpoints omit: "model." */
@@ -65,7 +82,7 @@ struct ModelConfig {
         max_position_embeddings;
     NormKind norm;
     double norm_eps, norm_offset;  /* offset: added to the weights of rms norms; 1 if files store them minus 1 */
-    RopeConfig rope, window_rope;  /* window_rope: of layers with that value in layer_rope */
+    RopeConfig rope, window_rope;  /* window_rope: of layers for which layer_rope is LAYER_WINDOW_ROPE */
     LayerRope *layer_rope;         /* per layer; NULL = `rope` on all */
     const LayerForm **layer_forms; /* per layer; NULL = the family's on all */
     bool learned_positions;        /* gpt2 */
@@ -98,11 +115,12 @@ Status model_config_parse(const json_t *json, const char *path, Arena *arena, Mo
 /* Counts sequences beyond the model's context (max_position_embeddings). With learned positions such a sequence is an error; otherwise it is
  * computed, with a warning. */
 typedef struct ContextCount {
-    int64_t positions, n, longest;
-} ContextCount; /* positions 0: no limit; longest: tokens of the longest counted sequence */
+    int64_t positions, n, longest; /* the limit, 0: none; number of longer sequences; tokens of the longest of them */
+} ContextCount;
 ContextCount context_count(const ModelConfig *config);
-void context_add(ContextCount *count, int64_t tokens);
-/* Appends "12 rows are longer than ..."; false: there is none */
+void context_add(ContextCount *count, int64_t tokens); /* counts a sequence of so many tokens if it is beyond the limit */
+/* Appends "12 rows are longer than ...". one, many: the subject for one and for several, with its verb: "row is", "rows are". False: no sequence was
+ * counted. */
 bool context_describe(const ContextCount *count, const char *one, const char *many, Str *text);
 
 #endif

@@ -17,12 +17,12 @@
 enum { CONFIG_MAX_KEYS = 128 };
 typedef struct ConfigReader {
     const json_t *json;
-    const char *path;
-    Arena *arena;
+    const char *path; /* for messages */
+    Arena *arena;     /* of what `config` points to */
     ModelConfig *config;
-    Status status;
-    size_t n_seen;
-    const char *seen[CONFIG_MAX_KEYS];
+    Status status;                     /* the first failure */
+    size_t n_seen;                     /* keys that count as understood */
+    const char *seen[CONFIG_MAX_KEYS]; /* their names */
 } ConfigReader;
 
 /* Records a failure unless there was one before. */
@@ -62,13 +62,15 @@ typedef struct DecoderDefaults {
 } DecoderDefaults;
 /* Sizes, RMS norms, gated MLP and rotary positions under llama's keys; no biases, full attention. */
 void config_read_decoder(ConfigReader *reader, const DecoderDefaults *usual);
-void config_read_rope(ConfigReader *reader, const DecoderDefaults *usual); /* fraction of it that is rotated */
-void config_check_rope(ConfigReader *reader, const RopeConfig *rope);      /* once head_dim is known */
+/* Sets config->rope and, if window layers have a separate one, window_rope and layer_rope. config_read_decoder calls it. */
+void config_read_rope(ConfigReader *reader, const DecoderDefaults *usual);
+void config_check_rope(ConfigReader *reader, const RopeConfig *rope); /* fails unless the rope fits head_dim; called after read_config */
 /* dropout: the largest of the known kinds; `fallback`: the default of resid_pdrop, embd_pdrop and attn_pdrop. */
 void config_read_dropout(ConfigReader *reader, double fallback);
-/* layer_window: `window` (0 or less: none) on the layers that layer_types names; if that key is missing, on those from `from` on. */
+/* Sets layer_window: `window` (0 or less: none) on the layers that layer_types calls sliding; if that key is missing, on layers `from` and later. */
 void config_set_windows(ConfigReader *reader, int64_t window, int64_t from);
-/* The same for layers with `slides` true; also sets their rope, if window layers have a separate one. */
+/* The same, but if layer_types is missing, on the layers for which `slides` is true. Both also set layer_rope if window layers have a separate rope.
+ */
 typedef bool LayerTest(int64_t layer, const void *given);
 void config_slide(ConfigReader *reader, int64_t window, LayerTest *slides, const void *given);
 /* The same from use_sliding_window, sliding_window, max_window_layers and layer_types, as in qwen2 and qwen3. */

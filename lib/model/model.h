@@ -25,12 +25,13 @@ typedef struct Module {
     int64_t shape[3]; /* of the weight */
     int64_t bias_width;
     bool in_out;
-    Linear *linear; /* with this weight; NULL: it is none, or the head */
+    Linear *linear; /* the linear layer with this weight; NULL for other weights and for the head */
 } Module;
 int64_t module_count(const Module *module); /* elements of the weight */
 typedef struct Norm {
-    Tensor *weight, *bias; /* no weight: the part is missing */
+    Tensor *weight, *bias; /* weight NULL: the model has no norm in this place */
 } Norm;
+/* x + output_norm(block(input_norm(x))) */
 typedef struct Sublayer {
     const BlockKind *kind;
     void *block; /* the kind's struct */
@@ -42,11 +43,11 @@ typedef struct DecoderLayer {
 } DecoderLayer;
 /* What a sequence keeps of each token for one block: attention's keys and values. */
 typedef struct CacheRow {
-    int64_t keys, values; /* numbers */
+    int64_t keys, values; /* how many numbers */
 } CacheRow;
 typedef struct Model {
     ModelConfig config;
-    const char *dir;
+    const char *dir; /* that it was loaded from */
     const Device *device;
     DType compute;
     Tensor *embed;          /* (V, C) */
@@ -70,7 +71,7 @@ typedef struct Model {
     WeightFile *files;
     const StoredTensor **passthrough; /* n_passthrough: tensors that are not used, but saved with the model */
     size_t n_passthrough;
-    Arena *arena; /* of the run: weights, adapters, gradients */
+    Arena *arena; /* owned: weights, adapters, gradients */
 } Model;
 typedef struct ModelOptions {
     const Device *device;
@@ -95,7 +96,7 @@ void model_free(Model *model);
 /* A hash that identifies the model: of all weights and adapters, and of the settings of config.json that change the mathematics. */
 uint64_t model_fingerprint(const Model *model);
 const Mapping *model_mapping(const Model *model, const void *data); /* the mapped file that contains these bytes; NULL if none does */
-/* For a weight in the mapped file that is not needed for now: lets the system reclaim its memory */
+/* Lets the system reclaim the memory of a weight in the mapped file. The next access reads it from the file again. */
 void model_drop_pages(const Model *model, const void *data, size_t bytes);
 /* A second model on the same frozen weights, to carry another adapter: nothing is copied, and its only parameters are those attached to it. `model`
  * must outlive it, and none of its weights may be trained or replaced (model_can_share_weights). ST_RESOURCE. */
@@ -141,7 +142,7 @@ double logits_logprob(const Logits *logits, int64_t row, int32_t id);
  * template and processor files are copied, as are tensors that the decoder does not use. The folder appears complete or not at all. loss: the effect
  * of rounding on the changes relative to the original files; may be NULL. ST_NUMERIC: a value exceeds the dtype's range; the tensor is named. */
 Status model_save(const Model *model, const char *dir, const DType *dtype, RoundingLoss *loss);
-/* Copies generation_config.json, tokenizer, template and processor files. */
+/* Copies generation_config.json, tokenizer, template and processor files, those that exist. Returns failures of reading and writing. */
 Status model_copy_files(const char *from, const char *to);
 /* Writes config.json of `from` to `to` with another dtype, under its existing key (dtype or torch_dtype). untie: the head has separate weights now.
  * class_name: the model became this family's ...ForSequenceClassification with one label; NULL = no change of class. For such a model a padding token
@@ -151,7 +152,8 @@ Status model_copy_config(const char *from, const char *to, DType dtype, bool unt
  * matrices, which are drawn uniformly; norm weights are 1, biases 0. config_json: the text of config.json, in which the dtype is set to `dtype`. */
 Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale);
 
-/* The memory that a run takes, computed from shapes alone. */
+/* Bytes that a model takes, computed from shapes alone. mapped: parameters in a mapped file, whose pages the system can release; weights: other
+ * parameters; packed: packed copies for products, also for those of a backward pass if `backward`; gradients: of trained parameters. */
 typedef struct ModelMemory {
     size_t mapped, weights, packed, gradients;
 } ModelMemory;

@@ -5,10 +5,11 @@
 
 #include "lib/model/model.h"
 
-/* Creates layers, modules and linear layers from model->config, without tensors. The last module is the head, or with `scores` the score instead of
- * it. */
+/* Makes layers, modules and linear layers of model->config in model->arena, without tensors. The last module is the head, with `scores` the score.
+ * ST_RESOURCE. */
 Status model_build(Model *model, bool scores);
-/* The checkpoint's name of a part that the family gives this path: in the arena, or `part` itself. NULL: out of memory. */
+/* The path in the checkpoint of the part that has the path `part` in the family's own files (they differ in a wrapped model). In model->arena, or
+ * `part` itself. NULL: out of memory, or part is NULL. */
 const char *part_path(const Model *model, const char *part);
 /* Builds the model of model->config, which the caller has read, and loads the weights in model->dir. */
 Status model_load_weights(Model *model, const ModelOptions *options);

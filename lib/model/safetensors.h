@@ -13,11 +13,13 @@
 #include "lib/model/weight_file.h"
 
 /* Writes one file: declare all tensors, each with a unique name, then pass their bytes in the same order (any piece size). The file appears complete
- * or not at all. */
+ * or not at all. safetensors_writer_new fails, with *writer NULL, if the file cannot be made; safetensors_commit returns the first failure of the
+ * other calls. */
 typedef struct SafetensorsWriter SafetensorsWriter;
 Status safetensors_writer_new(const char *path, SafetensorsWriter **writer); /* __metadata__ starts with {"format":"pt"} */
 void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtype, int n_dims, const int64_t *shape);
 void safetensors_declare_as(SafetensorsWriter *writer, const StoredTensor *tensor); /* under its own name, in its own dtype of any kind */
+/* Adds a key to __metadata__. */
 void safetensors_metadata(SafetensorsWriter *writer, const char *key, const char *value);
 void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size);
 /* Converts and writes `count` elements. */

@@ -17,17 +17,18 @@
 typedef struct StoredTensor {
     const char *name;
     const char *dtype_text; /* as in the file: "BF16" */
-    bool known;             /* whether `dtype` says the same; no: "I64" and others that nothing computes with */
+    bool known;             /* `dtype` is set; false: a type that is no DType, such as "I64" */
     DType dtype;
     int n_dims;
     int64_t shape[8];
     int64_t count;       /* number of elements */
     const uint8_t *data; /* in a mapping, or in memory of the WeightFile; any alignment */
     size_t bytes;        /* in the file */
-    /* Of a weight that several tensors of a quantised directory make together, and whose data is NULL: fills rows with its values. */
+    /* Of a weight that several tensors of a quantised directory make together (its data is NULL): fills `values` with rows first .. first + rows - 1.
+     * NULL: an ordinary tensor. */
     void (*read)(const void *parts, int64_t first, int64_t rows, float *values);
-    const void *parts;
-    const char *file; /* path of its file: one of WeightFile.files */
+    const void *parts; /* argument of `read` */
+    const char *file;  /* path of its file: one of WeightFile.files */
 } StoredTensor;
 
 /* The tensors of one file, or of all files of a model. It owns the mappings and everything that its members point to. */
@@ -40,17 +41,18 @@ typedef struct WeightFile {
     size_t n_files;
     Arena *arena;
 } WeightFile;
-/* A file, or a directory of weights. The first bytes of a file say of which kind it is; a directory has model.safetensors or
- * model.safetensors.index.json. ST_INPUT: missing, of an unknown kind, or not well formed; two tensors of one name. *file is then NULL. */
+/* Opens a file of weights, or a directory with model.safetensors or model.safetensors.index.json. A file whose name ends in .gguf is a GGUF file,
+ * with the other files of a split model; the kind of another file follows from its first bytes. The caller calls weight_file_close. ST_INPUT:
+ * missing, of an unknown kind, or not well formed; two tensors of one name. *file is then NULL. */
 Status weight_file_open(const char *path, WeightFile **file);
 void weight_file_close(WeightFile *file);                                       /* NULL is fine */
 const StoredTensor *weight_file_find(const WeightFile *file, const char *name); /* NULL: there is none */
-/* Whether the file has codes instead of the values: blocks of a quantised dtype, or tensors that have to be put together. */
+/* Whether the file stores codes instead of values: a quantised dtype, or a weight with `read`. */
 bool stored_is_quantised(const StoredTensor *tensor);
-/* Elements first .. first + n - 1 in the dtype `to`; whole rows of a quantised tensor. ST_RESOURCE. */
+/* Converts elements first .. first + n - 1 of a known dtype to the float dtype `to`. Of a quantised tensor they must be whole rows. ST_RESOURCE. */
 Status stored_read(const StoredTensor *tensor, int64_t first, int64_t n, DType to, void *out);
 bool weight_file_is_quantised(const WeightFile *file); /* whether any of its tensors is */
-/* Appends "13 q4_k, 3 q6_k, 5 F32; 4.98 bits a weight", and returns the bits. */
+/* Appends "13 q4_k, 3 q6_k, 5 F32; 4.98 bits a weight", and returns the bits a weight. */
 double weight_file_describe(const WeightFile *file, Str *text);
 /* The mapping that contains these bytes of a tensor: to drop its pages, to watch it for truncation. NULL: none does. */
 const Mapping *weight_file_mapping(const WeightFile *file, const void *data);
@@ -61,12 +63,14 @@ double stored_get(const StoredTensor *tensor, int64_t i);
 
 /* ---- for readers of a kind of file, which weight_file.c calls ---- */
 
-/* Maps one more file; both for paths in the arena. The second also reads it, by the kind that its first bytes show. */
+/* weight_file_map maps one more file; weight_file_add_file also adds its tensors. path: must live as long as `file`, e.g. in its arena. ST_INPUT,
+ * ST_RESOURCE. */
 Status weight_file_map(WeightFile *file, const char *path, Mapping *mapping);
 Status weight_file_add_file(WeightFile *file, const char *path);
 /* Appends `n` empty tensors, which the reader fills, and returns the first. Earlier pointers to tensors become invalid. NULL: out of memory. */
 StoredTensor *weight_file_add(WeightFile *file, size_t n);
-/* Makes `by_name`, once all tensors are added, for a reader that looks for names itself. ST_INPUT: two of one name. */
+/* Makes `by_name` of all tensors added so far. weight_file_open does this at its end; a reader calls it if it needs weight_file_find before.
+ * ST_INPUT: two tensors of one name. */
 Status weight_file_index(WeightFile *file);
 
 #endif

@@ -41,13 +41,13 @@ typedef struct Params {
 Param *params_add(Params *params, const char *name, Tensor *tensor, ParamRole role);
 Param *params_find(const Params *params, const char *name); /* NULL when there is none */
 void params_release(Params *params);                        /* frees the list, not the tensors */
-/* A fingerprint of all names, shapes and values. Reads all values. */
+/* A hash of all names, shapes and values. Reads all values. */
 uint64_t params_fingerprint(const Params *params);
-/* Marks a parameter as trained: needs_grad, and a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the reference device).
- */
+/* Marks a parameter as trained: sets needs_grad, and makes a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the
+ * reference device). ST_RESOURCE. */
 Status params_train(Param *param, Arena *arena);
-/* Memory in an arena, in whole pages, of `copies` tensors like each trained parameter, after params_expect_copies told the arena to expect only
- * them. */
+/* Bytes, in whole pages, of `copies` tensors for each trained parameter, of its shape and dtype (states of an optimiser, saved weights). Call
+ * params_expect_copies before they are made in `arena`, so that they take no more than this (arena_expect). */
 size_t params_copies_bytes(const Params *params, int copies);
 void params_expect_copies(const Params *params, int copies, Arena *arena);
 void params_zero_grad(const Params *params); /* touches no memory: see Tensor.blank */
@@ -87,16 +87,16 @@ typedef struct Linear {
     LoraBranch *lora; /* NULL = none */
     uint64_t index;   /* the layer's number in the model, for random streams */
 } Linear;
-/* Rows begin..end-1 of a batch and their adapter: the linear layers of a model, in order, of which only the branches are used. */
+/* Rows begin..end-1 of a batch, and their adapter: the branches of `linears`, which are all linear layers of a model, in order. */
 typedef struct AdapterRows {
     Linear *const *linears;
     int64_t begin, end;
 } AdapterRows;
-/* The state of an optimiser step that its forward passes need. */
+/* What a forward pass must know of the step that it belongs to. */
 typedef struct StepContext {
     bool training;         /* dropout is on */
     uint64_t seed, number; /* dropout masks are a function of (seed, number, layer): give every forward pass of a run a different number */
-    /* of a pass over a part of a batch: the index of its first token, so that its masks are the same as in a pass over all of it */
+    /* of a pass over a part of a batch: the index of the part's first token in the batch, so that dropout masks do not depend on the parts */
     int64_t first_token;
     /* n_adapters > 0: these branches instead of the layers' own; the ranges are in order, and the other rows have no branch. No backward pass */
     const AdapterRows *adapters;
@@ -106,12 +106,13 @@ typedef struct StepContext {
 Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step);
 /* Applies several layers to the same input, without residual (op_linears). */
 void linears_forward(const Linear *const *linears, int n, Tape *tape, Tensor *x, const StepContext *step, Tensor **y);
-/* Gets the rank and scale that `config` specifies for the module at `path`. */
+/* Gets the rank, scale and alpha that `config` specifies for the module at `path`. */
 void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *rank, double *scale, double *alpha);
-/* Adds a branch of uninitialised matrices to `linear`, and appends the two parameters to `params`, A first. dtype: f32 (f64 on the reference
- * device). */
+/* Adds a branch of uninitialised matrices to `linear`, in `arena`, and appends the two parameters to `params`, A first. dtype: f32 (f64 on the
+ * reference device). ST_RESOURCE. */
 Status lora_add_branch(Linear *linear, const LoraConfig *config, DType dtype, const Device *device, Arena *arena, Params *params);
-/* Like lora_add_branch, but trained, with A random by (seed, linear->index) and B zero. A does not depend on which other layers have a branch. */
+/* Like lora_add_branch, but trained, with A random by (seed, linear->index) and B zero. A does not depend on which other layers have a branch.
+ * ST_RESOURCE. */
 Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, DType dtype, const Device *device, Arena *arena, Params *params);
 /* Whether the targets of `config` include the linear layer at `path`. */
 bool lora_targets(const LoraConfig *config, const char *path);
@@ -175,7 +176,7 @@ typedef struct OptimizerInfo {
 #undef OPTIMIZER
 const OptimizerInfo *optimizer_find(const char *name); /* NULL when unknown */
 const OptimizerInfo *optimizer_at(size_t i);           /* NULL past the end */
-/* Makes the states (zeroed) of all trained parameters in `arena`. */
+/* Makes the states (zeroed) of all trained parameters in `arena`. ST_RESOURCE. */
 Status optimizer_init(const OptimizerConfig *config, Params *params, Arena *arena);
 size_t optimizer_bytes(const OptimizerConfig *config, const Params *params); /* memory that optimizer_init will take */
 /* Updates every trained parameter once. lr: learning rate of this step, multiplied by the parameter's lr_scale. */

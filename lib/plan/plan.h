@@ -64,7 +64,12 @@ enum {
 };
 extern const PlanPart plan_memory_parts[N_MEMORY_PARTS], plan_second_parts[N_SECOND_PARTS], plan_byte_parts[N_BYTE_PARTS];
 
-typedef enum PlanKeep { KEEP_ALL, KEEP_SELECTIVE, KEEP_LAYERS } PlanKeep; /* train.checkpointing */
+/* What a layer keeps for the backward pass (train.checkpointing). */
+typedef enum PlanKeep {
+    KEEP_ALL,       /* all activations */
+    KEEP_SELECTIVE, /* those that are expensive to compute again */
+    KEEP_LAYERS     /* the input of the layer */
+} PlanKeep;
 /* What is trained: one optimiser step. */
 typedef struct PlanRun {
     int64_t rows, accumulation;   /* sequences of an accumulation step, and accumulation steps of a step */
@@ -72,11 +77,11 @@ typedef struct PlanRun {
     int64_t lora_rank;            /* 0: every weight is trained */
     const char *const *targets;   /* names of matrices with an adapter; n_targets 0 = all */
     size_t n_targets;
-    double frozen_bytes;     /* of a frozen weight in memory */
+    double frozen_bytes;     /* bytes of a frozen weight in memory */
     bool half;               /* products in 16 bits */
     double optimizer_states; /* numbers that the optimiser keeps for a parameter: 2 for AdamW */
     PlanKeep keep;
-    double forward_passes;    /* more forward passes over the step's rows: of a reference, of the policy before a step */
+    double forward_passes;    /* number of further forward passes over the step's rows: of a reference, of the policy before a step */
     bool reference_weights;   /* the reference has weights of its own */
     double passes;            /* times that the step's rows are learned from */
     int64_t prompts, answers; /* generated in a step: prompts, and answers to each; 0 = none */
@@ -89,49 +94,52 @@ typedef struct PlanTask {
     PlanMachine machine;
     int64_t machines;
     PlanLink link;                  /* between machines */
-    int64_t ranks;                  /* 0: one on each device. More than devices share them */
+    int64_t ranks;                  /* 0: one on each device. If there are more ranks than devices, ranks share devices */
     double disk;                    /* bytes per second that a machine reads */
-    int64_t data, tensor, pipeline; /* sizes that layouts must have; 0: any */
+    int64_t data, tensor, pipeline; /* sizes that layouts must have (PlanLayout); 0: any */
 } PlanTask;
 
-/* Operations and bytes of one kind of op in a step of one rank without layout: forward and backward together. */
+/* Operations and bytes of one kind of op in a step of a single rank, forward and backward together. */
 typedef struct PlanOp {
     const char *name;
     double work, bytes, seconds;
-    bool bound_by_memory;
+    bool bound_by_memory; /* its time follows from its bytes, not from its work */
 } PlanOp;
 enum { PLAN_OPS = 8 };
 
+/* How ranks divide the work: data x tensor x pipeline ranks. */
 typedef struct PlanLayout {
+    /* Number of groups that divide the rows; of ranks that divide a matrix; of stages that divide the layers; runs of layers of a stage
+     * (interleaved) */
     int64_t data, tensor, pipeline, chunks;
     PlanShard shard;
     PlanPipeKind schedule;
     int64_t micro_rows, micro; /* rows of a micro-batch, and micro-batches of a data group */
-    double lanes;
-    const int64_t *layers; /* of each stage */
-    PlanMemory memory;     /* of the rank that needs most */
-    double peak_bytes;
-    PlanSeconds seconds; /* of a step */
+    double lanes;              /* number of partial sums of the gradient, which are added in a fixed order */
+    const int64_t *layers;     /* (pipeline): number of layers of each stage; in the arena */
+    PlanMemory memory;         /* of the rank that needs most; bytes */
+    double peak_bytes;         /* their sum */
+    PlanSeconds seconds;       /* of a step */
     double step_seconds;
     PlanBytes bytes;            /* that a rank sends in a step */
-    double bubble;              /* share of the pipeline's time */
-    double speedup, efficiency; /* against one rank, memory aside */
+    double bubble;              /* share of the pipeline's time in which stages are idle */
+    double speedup, efficiency; /* compared with one rank, whether or not the step fits into its memory; efficiency: speed-up per rank */
     bool fits;
     char why[160]; /* why it does not fit; "" if it does */
 } PlanLayout;
 enum { PLAN_BEST = 10, PLAN_REASONS = 8, PLAN_CURVE = 16 };
 typedef struct PlanSearch {
-    PlanLayout best[PLAN_BEST]; /* fastest first */
-    size_t n_best, n_tried, n_fit;
+    PlanLayout best[PLAN_BEST];    /* fastest first */
+    size_t n_best, n_tried, n_fit; /* n_tried, n_fit: numbers of layouts */
     struct {
         char why[160];
         size_t n;
-    } reasons[PLAN_REASONS]; /* why others fail, the most frequent ones */
+    } reasons[PLAN_REASONS]; /* why other layouts do not fit, the most frequent reasons */
     size_t n_reasons;
     PlanLayout least; /* the layout that takes least memory, if none fits */
     PlanOp ops[PLAN_OPS];
     size_t n_ops;
-    /* the best time with 1, 2, 4, ... ranks, memory aside */
+    /* The shortest step with 1, 2, 4, ... ranks, whether or not it fits into memory */
     double curve_ranks[PLAN_CURVE], curve_seconds[PLAN_CURVE];
     size_t n_curve;
     double divided;          /* f of Amdahl's law, fitted to the curve; NaN for one rank */
@@ -139,19 +147,19 @@ typedef struct PlanSearch {
     double pipedream_speedup;
     double load_seconds; /* reading the stored weights from disk */
 } PlanSearch;
-/* One layout. layout: its sizes are set (data, tensor, pipeline, chunks, shard, schedule, micro_rows); the rest is computed. A layout that does not
- * divide or does not fit has fits false and says why. ST_RESOURCE: no memory. */
+/* Computes one layout. The caller sets data, tensor, pipeline, chunks, shard, schedule and micro_rows; the function sets the other fields. If the
+ * sizes do not divide the model or the step does not fit into memory, `fits` is false and `why` is set. ST_RESOURCE. */
 Status plan_layout(const PlanTask *task, Arena *arena, PlanLayout *layout);
-/* All layouts of task->ranks ranks. ST_CONFIG: sizes out of range. A model that fits nowhere is no error: n_fit is 0. */
+/* Computes all layouts of task->ranks ranks. ST_CONFIG: sizes out of range; ST_RESOURCE. A model that fits nowhere is no error: n_fit is 0. */
 Status plan_search(const PlanTask *task, Arena *arena, PlanSearch *search);
-/* What would fit where nothing does: fewer activations, an adapter, more ranks. Appends a sentence. */
+/* For a task in which no layout fits: appends a sentence about what would fit, with fewer activations, an adapter or more ranks. */
 Status plan_what_would_fit(const PlanTask *task, Arena *arena, Str *text);
-double plan_step_tokens(const PlanRun *run);
+double plan_step_tokens(const PlanRun *run);                                   /* tokens of a step, with rows of mean length */
 double plan_layer_seconds(const PlanTask *task, int64_t layer, double tokens); /* forward, recompute and backward on one rank */
-/* Bytes of a rank's activations for a micro-batch of `tokens` tokens: of a layer, and what exists once (gradients at work, the residual stream). */
-double plan_layer_activations(const PlanTask *task, PlanRank rank, double tokens);
-double plan_layer_kept(const PlanTask *task, PlanRank rank, double tokens); /* by checkpointing: what is left of it until the backward pass */
-double plan_other_activations(const PlanTask *task, PlanRank rank, double tokens);
-double plan_scratch(const PlanTask *task, double tokens); /* logits and the workspace of kernels */
+/* Bytes of a rank for a micro-batch of `tokens` tokens: */
+double plan_layer_activations(const PlanTask *task, PlanRank rank, double tokens); /* activations of a layer */
+double plan_layer_kept(const PlanTask *task, PlanRank rank, double tokens);        /* those of them that are kept until the backward pass */
+double plan_other_activations(const PlanTask *task, PlanRank rank, double tokens); /* outside layers: the residual stream, short-lived gradients */
+double plan_scratch(const PlanTask *task, double tokens);                          /* logits and the workspace of kernels */
 
 #endif

@@ -28,21 +28,22 @@ typedef struct PlanMachine {
     double price;      /* per hour of a machine, in the user's currency; 0: unknown */
     PlanLink inner;    /* between those of one machine */
 } PlanMachine;
-extern const PlanLink plan_links[];
+extern const PlanLink plan_links[]; /* the presets, n_plan_links of them */
 extern const size_t n_plan_links;
-/* Presets by number; NULL after the last. inner and efficiency are filled by plan_machine_find. */
+/* The presets, n_plan_machines of them. Only plan_machine_find sets `inner` (except its name). */
 extern const PlanMachine plan_machines[];
 extern const size_t n_plan_machines;
-/* ST_CONFIG for an unknown name, with the nearest one. */
+/* Find a preset. ST_CONFIG for an unknown name; the hint has the nearest one. */
 Status plan_machine_find(const char *name, PlanMachine *machine);
 Status plan_link_find(const char *name, PlanLink *link);
-/* A name, a YAML file with the keys below, or a map of them: name, gpu, flops, f32_flops, bytes_per_second, memory, watts, price, per_machine,
- * efficiency, inner_link. For a link: bytes_per_second, latency. Numbers may have units ("2 TB/s", "400 Gb/s", "989 TF/s", "80 GB", "3 us"). ST_CONFIG:
- * an unknown key, a unit of another kind, a number that only makes sense in another unit. Texts are in `arena`. */
+/* Read a machine or a link from a name, a YAML file with the keys below, or a map of them. Keys of a machine: name, gpu, flops, f32_flops,
+ * bytes_per_second, memory, watts, price, per_machine, efficiency, inner_link; of a link: bytes_per_second, latency. Numbers may have units ("2
+ * TB/s", "400 Gb/s", "989 TF/s", "80 GB", "3 us"). Texts are in `arena`. ST_CONFIG: an unknown key, a unit of another kind, a number that is
+ * plausible only in another unit. */
 Status plan_machine_of(const Yaml *node, Arena *arena, PlanMachine *machine);
 Status plan_link_of(const Yaml *node, Arena *arena, PlanLink *link);
-double plan_rate(const PlanMachine *machine, bool half); /* operations per second of products: in 16 bits where asked for and there */
-double plan_ridge(const PlanMachine *machine);           /* operations per byte at which a product is bound by work: best rate / bandwidth */
+double plan_rate(const PlanMachine *machine, bool half); /* operations per second of products: in 16 bits if `half` and the machine has them */
+double plan_ridge(const PlanMachine *machine);           /* operations per byte from which on a product is bound by work: best rate / bandwidth */
 
 typedef enum QuantityKind { QUANTITY_RATE, QUANTITY_BANDWIDTH, QUANTITY_BYTES, QUANTITY_SECONDS, QUANTITY_WATTS } QuantityKind;
 /* Reads "204.8 GB/s", "400 Gb/s" (bits) or a bare number in base units. where: the key, for messages. ST_CONFIG as above. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Figures that others have published, next to ours by the same formulas, and what would have to hold.
+/* Figures that others have published, each with the figure that our formulas give.
  *
  *     PlanPublished rows[PLAN_PUBLISHED];
  *     size_t n = plan_published(rows);
@@ -15,7 +15,7 @@ typedef struct PlanPublished {
     const char *remark; /* "" where both agree */
 } PlanPublished;
 enum { PLAN_PUBLISHED = 128 };
-size_t plan_published(PlanPublished rows[PLAN_PUBLISHED]); /* their number */
+size_t plan_published(PlanPublished rows[PLAN_PUBLISHED]); /* fills the rows and returns their number */
 
 /* Megatron-LM (arXiv 2104.04473, equations 2 to 4), a vocabulary of V and rows of s tokens. */
 double megatron_parameters(double layers, double hidden, double V, double s);

@@ -24,9 +24,9 @@ static inline size_t dtype_bytes(DType dtype, int64_t n) {
     }
     return 0;
 }
-/* Elements of a block; 1 for a dtype whose elements are stored one by one. */
+/* Number of elements in a block; 1 for a dtype without blocks, which stores its elements one by one. */
 int64_t dtype_block(DType dtype);
-/* The same as dtype_bytes for the product of `n_dims` sizes. False when it is no multiple of the block, or the bytes do not fit. */
+/* Sets *bytes to dtype_bytes of the product of `n_dims` sizes. False: the product is not a multiple of the block, or exceeds size_t. */
 bool dtype_bytes_fit(DType dtype, int n_dims, const int64_t *shape, size_t *bytes) WARN_UNUSED;
 
 /* Bytes of one element, 0 for a dtype with blocks. For lib/tensor only (`make layers` checks it): kernels address single elements. Inline, because
@@ -63,7 +63,7 @@ static inline uint16_t float_to_bf16(float value) {
 float f16_to_float(uint16_t bits);
 uint16_t float_to_f16(float value);
 
-/* Element i of an array of any dtype. */
+/* Read and write element i of an array. A dtype with blocks has no single elements: dtype_get gives NaN, dtype_set does nothing. */
 double dtype_get(DType dtype, const void *elements, int64_t i);
 void dtype_set(DType dtype, void *elements, int64_t i, double value);
 

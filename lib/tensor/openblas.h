@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* OpenBLAS, loaded when it is first needed. A program linked to it would have it allocate before main, and where a limit (ulimit -v) leaves too
- * little memory OpenBLAS retries for ever. */
+/* OpenBLAS, loaded when it is first needed. The program is not linked to it, because OpenBLAS allocates memory when it is loaded and, if a limit
+ * (ulimit -v) leaves too little, retries for ever: then the program would not reach main. */
 #ifndef TUNE_OPENBLAS_H
 #define TUNE_OPENBLAS_H
 

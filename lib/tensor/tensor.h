@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors, the tape, and the ops that a language model is made of.
+/* Tensors, the tape, and the ops of a language model.
  *
  *     Tape *tape = tape_new(device_cpu(), DT_F32, 0);
  *     Tensor *h = op_rms_norm(tape, x, norm_weight, 1e-5);              // an op computes at once and records itself
@@ -8,10 +8,10 @@
  *     TRY(tape_backward(tape));                                         // adds to weight->grad
  *     tape_reset(tape);                                                 // frees the activations; their memory is reused
  *
- * Tensors are dense and row-major. A tensor is a shape over memory of a device. Ops reach the memory only through the device's kernels (kernels.def),
- * and the host through tensor_upload and tensor_download and what is made of them, so a new device is a new folder and no op changes. There are
- * three devices: `cpu` (fast); `reference` (plain loops in double for every dtype: the fast kernels are tested against it and the gradient check runs
- * on it); and `meta`, which computes nothing: a step that runs on it shows how much memory the same step takes on `cpu`.
+ * Tensors are dense and row-major. A tensor is a shape over memory of a device. An op reads and writes that memory only by kernels of the device
+ * (kernels.def). The host copies values by tensor_upload and tensor_download, or by functions that call these. So a new device is a new folder, and
+ * no op changes. There are three devices: `cpu` (fast); `reference` (plain loops in double for every dtype: the fast kernels are tested against it
+ * and the gradient check runs on it); and `meta`, which computes nothing: a step that runs on it shows how much memory the same step takes on `cpu`.
  *
  * Names of sizes: N tokens of a flat batch, C width, H heads, KV key/value heads, D head size, F feed-forward width, V vocabulary.
  */
@@ -29,12 +29,13 @@ typedef struct Device Device;
 typedef struct Tensor Tensor;
 typedef struct StepState StepState;
 
-/* Where the elements of tensors are: memory of a device, and what the device keeps with it. Several tensors may share one. */
+/* Who owns the memory of the elements. */
 typedef enum StorageKind {
-    STORAGE_OWNED,    /* memory that came from the device, for an arena */
-    STORAGE_BORROWED, /* an array of the host that the caller keeps valid */
-    STORAGE_MAPPED,   /* the same in a mapped file: its pages can be released */
+    STORAGE_OWNED,    /* an arena, which took it from the device */
+    STORAGE_BORROWED, /* the caller: an array of the host, which stays valid as long as the tensor */
+    STORAGE_MAPPED,   /* a mapped file: the system can release its pages and read them again */
 } StorageKind;
+/* What a device knows of the memory of elements. Views of one tensor share one storage. */
 typedef struct Storage {
     const Device *device;
     void *packed; /* the device's packed copies for products; tensor_unpack frees them */
@@ -53,25 +54,27 @@ struct Tensor {
     bool needs_grad;
     bool in_out;      /* a weight stored as (in, out) instead of (out, in), as GPT-2's Conv1D does */
     bool blank;       /* a gradient that counts as zeros: the first op that adds to it writes instead (tape_grad) */
-    StepState *state; /* of a tensor that the tape made: what ops say to each other about it; NULL for others */
+    StepState *state; /* facts that ops need of a tensor that the tape made; NULL for other tensors */
 };
 enum { TENSOR_HEADER = sizeof(Tensor) + sizeof(Storage) }; /* bytes that a tensor takes in an arena besides its elements */
 
-/* Makes an uninitialised tensor in `arena`, with memory of the device. NULL when there is none; the failure is recorded. */
+/* Makes an uninitialised tensor. `arena` owns it and its elements, which are memory of the device. NULL: out of memory, recorded. */
 Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape);
-/* The same in two steps, for memory that is to follow other data of the arena. ST_RESOURCE when there is none. */
+/* The same in two steps, so that other data can take memory of the arena in between: tensor_header makes the tensor without elements (NULL: out of
+ * memory, recorded), tensor_allocate gives it elements. ST_RESOURCE. */
 Tensor *tensor_header(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape);
 Status tensor_allocate(Tensor *tensor, Arena *arena);
-/* Makes a tensor with the values of an array of the host. Where the device shares the host's memory, it is a view of the array, which the caller
- * keeps valid; elsewhere it is a copy, made at once. NULL as above, or when the device fails. */
+/* Makes a tensor with the values of an array of the host. On a device that shares the host's memory it is a view of the array, which the caller
+ * keeps valid as long as the tensor; on another device it is a copy, made at once. NULL: out of memory, or the device failed. */
 Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values);
-/* A view of an array in a mapped file, for a device that shares the host's memory. */
+/* Makes a view of an array in a mapped file, which the caller keeps mapped. The device must share the host's memory. NULL: out of memory. */
 Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, const void *values);
-/* A view of the host's array `values` (n), to list it together with tensors; no op gets it. */
+/* Makes a CPU tensor that is a view of the host's array `values` (n), so that a list of tensors can contain the array. Not for ops. NULL: out of
+ * memory. */
 Tensor *tensor_of_host(Arena *arena, DType dtype, int64_t n, void *values);
-/* Another shape over the elements of `tensor`, which has as many. */
+/* Makes a tensor of another shape over the elements of `tensor`. Both shapes have the same number of elements. NULL: out of memory. */
 Tensor *tensor_reshape(Arena *arena, const Tensor *tensor, int n_dims, const int64_t *shape);
-/* Elements at..at+n-1 of the flattened tensor as a tensor of one dimension. */
+/* Returns elements at..at+n-1 of the flattened tensor as a tensor of one dimension, (n). It shares their memory. */
 Tensor tensor_part(const Tensor *tensor, int64_t at, int64_t n);
 /* Exchanges the elements of two tensors of the same shape and dtype, without copying them. */
 void tensor_swap(Tensor *a, Tensor *b);
@@ -80,16 +83,16 @@ int64_t tensor_count(const Tensor *tensor); /* elements */
 size_t tensor_bytes(const Tensor *tensor);
 int64_t tensor_width(const Tensor *tensor); /* the last dimension */
 int64_t tensor_rows(const Tensor *tensor);  /* elements / width: every op reads its input as (rows, width) */
-/* Rows begin..end-1 of a matrix as an argument of kernels. Shares the memory. */
+/* Returns rows begin..end-1 of a matrix, for use as an argument of kernels. They share the matrix's memory. */
 Tensor matrix_rows(const Tensor *matrix, int64_t begin, int64_t end);
 /* Writes text like "f32 (12,64)" for messages; returns `out`. */
 const char *tensor_describe(const Tensor *tensor, char out[96]);
-/* Copy elements at..at+n-1 of the flattened tensor to or from an array of its dtype. They fail as the device does. Nothing is copied if the array is
- * where the elements are. A device that plans has no values: it takes any, and gives zeros. */
+/* Copy elements at..at+n-1 of the flattened tensor from (upload) or to (download) an array of its dtype. Nothing is copied if the array is where the
+ * elements are. Both return the device's failure. A device that plans has no values: an upload has no effect, a download writes zeros. */
 Status tensor_upload(Tensor *tensor, int64_t at, int64_t n, const void *from);
 Status tensor_download(const Tensor *tensor, int64_t at, int64_t n, void *to);
-/* For loops over large tensors: elements from `at` on, in the device's memory if the host can read it, else copied to `buffer` of `size` bytes. *n:
- * the number that is wanted, then the number that is there. NULL when the device fails.
+/* For loops over large tensors: returns elements from `at` on, in the device's memory if the host can read it, else copied to `buffer` of `size`
+ * bytes. *n: the number of elements that the caller wants; on return the number that it gets. NULL when the device fails.
  *
  *     for (int64_t at = 0, n; at < count; at += n) {
  *         n = count - at;
@@ -100,11 +103,11 @@ Status tensor_download(const Tensor *tensor, int64_t at, int64_t n, void *to);
 const void *tensor_piece(const Tensor *tensor, int64_t at, int64_t *n, void *buffer, size_t size);
 /* The same for writing: the caller fills what it gets, and gives it to tensor_upload. */
 void *tensor_stage(Tensor *tensor, int64_t at, int64_t *n, void *buffer, size_t size);
-/* Element `i` of the flattened tensor, any dtype, for tests, messages and small host loops. In these functions without a status, a fault of the
- * device gives NaN; device->synchronise reports it. */
+/* Read and write element `i` of the flattened tensor, for tests, messages and small host loops. Any dtype without blocks. These functions and the
+ * next three return no status: after a fault of the device values that are read are NaN, and device->synchronise returns the fault. */
 double tensor_get(const Tensor *tensor, int64_t i);
 void tensor_set(Tensor *tensor, int64_t i, double value);
-/* Copy between a tensor of any dtype and an array of doubles, converting. */
+/* Copy between a tensor of any dtype without blocks and an array of doubles, and convert. tensor_read_part: elements at..at+n-1. */
 void tensor_read(const Tensor *tensor, double *out);
 void tensor_read_part(const Tensor *tensor, int64_t at, int64_t n, double *out);
 void tensor_write(Tensor *tensor, const double *values);
@@ -123,10 +126,10 @@ typedef struct Segment {
     const int32_t *pages; /* with a cache: its pages in order, cache->page_size tokens each, enough for past + (end - begin) tokens; else NULL */
 } Segment;
 
-/* Keys and values of earlier tokens, in pages that sequences may share. k[layer], v[layer]: (n_pages x page_size, KV x D) in the compute dtype. */
+/* Keys and values of earlier tokens, in pages that sequences may share. Token t of page p is row p * page_size + t. */
 typedef struct KvPages {
-    Tensor **k, **v;
-    int n_layers;
+    Tensor **k, **v; /* of each block that has keys and values: (n_pages x page_size, KV x D) in the compute dtype */
+    int n_layers;    /* number of these blocks */
     int32_t page_size, n_pages;
 } KvPages;
 
@@ -139,7 +142,7 @@ typedef struct Layout {
      * beyond this batch. */
     const int64_t *lengths;
 } Layout;
-/* Positions of the tokens in their sequences: (N) i32, in `arena`. */
+/* Makes the positions of the tokens in their sequences: (N) i32, in `arena`. NULL: out of memory, or the device failed. */
 Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *device);
 /* Number of tokens before the first token of `segment`: the lengths of its ancestors plus `past`. */
 int64_t layout_offset(const Layout *layout, int32_t segment);
@@ -161,18 +164,25 @@ typedef struct LoraBranch {
 
 typedef struct AttentionArgs {
     const Layout *layout;
-    int layer; /* selects the cache pages */
+    int layer; /* with a cache: index into KvPages.k and v */
     int64_t n_heads, n_kv_heads, head_dim;
     double scale;   /* usually 1 / sqrt(head_dim) */
     int64_t window; /* a token sees itself and the window - 1 before it; 0 = all */
     double softcap; /* scores become softcap * tanh(score / softcap); 0 = off */
 } AttentionArgs;
 
+/* Result of op_split; all NULL after a failure. */
 typedef struct Split {
     Tensor *parts[3];
 } Split;
 
-typedef enum Activation { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU, ACT_TANH } Activation;
+typedef enum Activation {
+    ACT_SILU,      /* x sigmoid(x) */
+    ACT_GELU_TANH, /* x times an approximation of the normal distribution function by tanh: "gelu_new", "gelu_pytorch_tanh" */
+    ACT_GELU_ERF,  /* x times the normal distribution function: "gelu" */
+    ACT_RELU,      /* max(x, 0) */
+    ACT_TANH
+} Activation;
 
 /* A multilayer perceptron: linear layers with f between them, y = W_n f(.. f(W_1 x + b_1) ..) + b_n. weights[k]: (out, in), biases[k]: (out), all f32
  * (f64 in the gradient check); they must outlive the step. */
@@ -254,12 +264,13 @@ void matmul_by_rows(const Matmul *args, void (*matmul)(const Matmul *args));
 
 /* ---- devices ---- */
 
-/* A device has memory and kernels. Its functions get the device, which may have a state of its own; kernels find it at their tensors. Kernels fail
- * without a status: the device remembers its first fault, and `synchronise`, `upload` and `download` return it. */
+/* A device: its memory and its kernels. `upload`, `download` and `synchronise` get the device as an argument, so that it may have a state of its own;
+ * a kernel takes it from one of its tensors (tensor_device). Kernels return no status: the device remembers its first fault, and `synchronise`,
+ * `upload` and `download` return it. */
 struct Device {
     const char *name;
     bool host_memory; /* the host reads and writes the elements of tensors where they are */
-    /* Where tensors get memory; NULL: from the host's arenas. */
+    /* Gives arenas the memory of tensors; NULL: arenas take it from the host. */
     const BlockSource *source;
     /* Copy bytes between the host and the device, after the kernels before. */
     Status (*upload)(const Device *device, void *to, const void *from, size_t bytes);
@@ -273,18 +284,19 @@ struct Device {
     /* Bytes of the packed copy of a constant (rows, cols) weight for the forward product and, if `backward`, for the backward product too; 0 = the
      * device makes no copy. */
     size_t (*packed_bytes)(int64_t rows, int64_t cols, DType stored, DType compute, bool backward);
-    void (*packed_free)(void *packed);
-    DType (*product_dtype)(DType a); /* dtype in which products of `a` run: bf16 may be widened to f32 */
+    void (*packed_free)(void *packed); /* frees Storage.packed */
+    DType (*product_dtype)(DType a);   /* dtype in which products of `a` run: bf16 may be widened to f32 */
     /* Bytes of scratch memory that the kernels will allocate beyond what they have, for the steps planned since workspace_clear. Leaves out a few
      * kilobytes of kernels other than products and attention. */
     size_t (*workspace_bytes)(const Device *device);
     void (*workspace_clear)(const Device *device);
 };
+/* The devices live as long as the program. */
 const Device *device_cpu(void);
 const Device *device_reference(void);
 const Device *device_meta(void); /* the planner of device_cpu() */
 
-/* What a program computes on. A command makes it, and hands it down. */
+/* The device and the dtype that a command computes with. The command passes it to the libraries that it calls. */
 typedef struct Runtime {
     const Device *device;
     DType compute; /* dtype of activations between ops */
@@ -352,7 +364,7 @@ DType tape_compute(const Tape *tape);
 DType tape_residual(const Tape *tape); /* f32, or f64 when compute is f64 */
 /* The first failure of any op since the reset. Ops after it do nothing and return NULL. */
 Status tape_status(const Tape *tape);
-/* Memory for activations and their gradients at the largest use so far, in whole pages */
+/* Bytes of activations and their gradients at the peak so far, rounded up to whole pages. */
 size_t tape_peak_bytes(const Tape *tape);
 /* Peak bytes of the memory that a tape uses, by lifetime. Of a step on the meta device: what the same step will need. */
 typedef struct TapeBytes {
@@ -370,7 +382,8 @@ void tape_reserve(Tape *tape, const TapeBytes *bytes);
 /* Adds `values`, one double per element, to the gradient of the loss with respect to `tensor`. The meta device ignores `values`. */
 void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
 /* Runs backward from the last op. Adds to ->grad of trained tensors (needs_grad, made outside the tape), which the caller allocated, or writes
- * there if it is blank. Frees the step's memory on the way, results of ops first: read what you need of them before the call. */
+ * there if it is blank. Frees the results of ops, so read what you need of them before the call. Returns tape_status: the first failure of an op, or
+ * the device's fault. */
 Status tape_backward(Tape *tape);
 
 /* Runs one layer of a model as a unit: y = layer(tape, x, context). A plain call when the tape records everything; see tape_record and
@@ -381,8 +394,8 @@ Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context);
 
 /* ---- for op_*.c files ---- */
 
-/* Of a tensor that the tape made. */
 typedef struct Recompute Recompute;
+/* What ops record of a tensor that the tape made. */
 struct StepState {
     int readers;          /* number of readers so far, that is nodes with it as input and lazy activations made from it */
     bool dead_after_use;  /* its reader's backward pass does not need the values (op_rms_norm) */
@@ -445,8 +458,9 @@ typedef struct OpCost {
 /* Bytes of a node's tensors. Forward: inputs and outputs. Backward: inputs, gradients of outputs and the requested gradients of inputs. */
 double node_bytes(const Node *node, bool backward);
 
-/* One clock for the process, cut into laps: at its end, a piece of work takes the time since the last cut, so that the rows add up to the wall
- * time. The tape cuts around every op. When the profile is off, a cut costs one test. Only for the thread that runs the tapes. */
+/* A profile of the process: seconds by kind of work. A call at the end of a piece of work adds the seconds since the call before to the row of its
+ * kind, so that the rows add up to the wall time. The tape makes such calls around every op. When the profile is off, a call is one test. Only for
+ * the thread that runs the tapes. */
 typedef struct ProfileRow {
     const char *name;
     bool backward;
@@ -457,11 +471,12 @@ typedef struct ProfileRow {
 void profile_start(void); /* starts from zero */
 void profile_stop(void);  /* rows stay valid */
 bool profile_running(void);
-void profile_lap(const char *name); /* name: a string literal; NULL: the time goes to the row "other" */
-/* Like profile_lap, for a call of known work; on the meta device the time goes to "other" */
+void profile_lap(const char *name); /* adds to the row `name`, a string literal; NULL: the row "other" */
+/* Like profile_lap, for a call of known work; a device that plans adds to "other". */
 void profile_call(const Device *device, const char *name, bool backward, OpCost cost);
-void profile_part(const Device *device, const char *name, bool backward); /* like profile_call, in the middle of a call that other work interrupts */
-/* "other", up to now, comes first; the other rows are in order of appearance */
+/* Like profile_call, but counts no call: for the first part of a call that other work interrupts. Does nothing for a device that plans. */
+void profile_part(const Device *device, const char *name, bool backward);
+/* Returns the number of rows: "other", up to now, then the others in order of appearance. Valid until profile_start. */
 size_t profile_rows(const ProfileRow **rows);
 
 /* ---- ops: one file op_<name>.c and one line in ops.def each ---- */
@@ -510,8 +525,8 @@ Tensor *example_ids(OpExample *example, int64_t n, const int32_t *ids);
 void example_output(OpExample *example, Tensor *output);
 typedef struct OpInfo {
     const char *name;
-    void (*example)(OpExample *example); /* calls the op once on small inputs and names its outputs */
-    const int *variants;
+    void (*example)(OpExample *example);             /* calls the op once on small inputs and names its outputs */
+    const int *variants;                             /* number of the op's examples */
     OpCost (*cost)(const Node *node, bool backward); /* from shapes and attributes only; in the forward pass the node has no `saved` yet */
 } OpInfo;
 /* Every op file defines `const int op_<name>_variants` and these functions. */
@@ -526,10 +541,10 @@ extern const int n_op_infos;
 typedef struct GradCheck {
     const char *op;
     int variant;
-    double max_error;
-    int input;
-    int64_t element;
-    double expected, got;
+    double max_error;     /* the largest error over all elements of all inputs */
+    int input;            /* the input of that error, by OpExample.inputs */
+    int64_t element;      /* its element */
+    double expected, got; /* the gradient by differences, and by the op */
 } GradCheck;
 /* Compares every op of the table with central differences in double on the reference device. `worst` gets one entry per (op, variant), at most
  * `cap`; returns their number. An error is relative to max(1, |gradient|); below 1e-6 is fine. */

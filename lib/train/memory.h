@@ -6,11 +6,11 @@
 #include "lib/model/model.h"
 #include "lib/recipe/recipe.h"
 
-/* The memory that training will take, computed from shapes; bytes. */
+/* The bytes that training will take, computed from shapes. */
 typedef struct TrainMemory {
     size_t mapped; /* frozen weights in a mapped file: the system may reclaim these pages and read them again */
-    size_t weights, packed, gradients, optimizer, best, activations;
-    size_t scratch;              /* workspaces of kernels */
+    size_t weights, packed, gradients, optimizer, best, activations; /* best: the weights of the best evaluation (early stopping) */
+    size_t scratch;                                                  /* workspaces of kernels */
     size_t rollout;              /* sampling: key/value cache, activations of a step, logits; 0 without sampling */
     size_t experience;           /* environments and their transitions; 0 without environments */
     size_t baseline;             /* the process without all that: code, tokenizer, rows; measured, plus an allowance for code that has not run yet */
@@ -19,7 +19,7 @@ typedef struct TrainMemory {
     size_t total;                /* the sum: the largest resident size to expect */
     TapeBytes tape_bytes;        /* the details of `activations` */
 } TrainMemory;
-/* What a run does at most at once, for the plan of its memory. */
+/* What train_memory_plan needs of a run. */
 typedef struct MemoryTask {
     const Recipe *recipe;
     Model *model;
@@ -30,7 +30,7 @@ typedef struct MemoryTask {
     /* From now on steps process their rows in parts of at most this many tokens (at least one row) and sum the gradients; 0 = at once. NULL: not
      * supported. */
     void (*split)(void *context, int64_t most_tokens);
-    const size_t *beside; /* bytes that the run takes besides training, e.g. for sampling; set by `largest`; NULL = none */
+    const size_t *beside; /* bytes that the run takes in addition to training, e.g. for sampling; set by `largest`; NULL = none */
 } MemoryTask;
 /* Plans the memory of a run and reserves the tape's. With train.max_memory it sets the model's checkpointing and the split to the cheapest
  * choice below the limit, in this order: recompute a trained head's logits, norms and activations, split into parts, recompute entire layers,

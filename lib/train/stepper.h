@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of every training step: the norm of the gradient, clipping, the optimiser's update, gradients back to zero. All kinds of training use it:
- * what concerns the whole gradient, such as a sum over machines, has one place.
+/* The end of every training step: the norm of the gradient, clipping, the optimiser's update, gradients back to zero. All kinds of training use it,
+ * so this is the place for work on the whole gradient, such as a sum over machines.
  *
  *     TRY(stepper_init(&stepper, recipe, total_steps));
  *     TRY(optimizer_init(&stepper.optimizer, &params, arena));

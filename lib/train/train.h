@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of a recipe that libraries take.
+/* Converts parts of a recipe into the structs that libraries take. Results borrow the recipe's texts.
  *
  *     LoraConfig lora;
  *     TRY(recipe_lora(recipe, &lora));
@@ -12,15 +12,16 @@
 #include "lib/recipe/recipe.h"
 #include "lib/tensor/compute.h"
 
-Status recipe_lora(const Recipe *recipe, LoraConfig *config);
-Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config);
+Status recipe_lora(const Recipe *recipe, LoraConfig *config);           /* ST_CONFIG: targets or ranks that are not possible; ST_RESOURCE */
+Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config); /* ST_CONFIG: an unknown optimiser */
+/* The schedule over total_steps steps. Warns if the warmup takes all of them. ST_CONFIG: an unknown schedule. */
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config);
 /* recipe_schedule without its checks and messages, for a schedule that was checked. */
 ScheduleConfig recipe_schedule_over(const Recipe *recipe, int64_t total_steps);
 DType recipe_compute(const Recipe *recipe);               /* auto: bf16 only if the processor multiplies bf16 natively */
 Checkpointing recipe_checkpointing(const Recipe *recipe); /* train.checkpointing */
-/* recipe_unread for each key that the chosen optimiser or schedule does not read and others do, by the lists of optimizers.def and schedules.def;
- * and for train.save_dtype with a lora section. */
+/* Calls recipe_unread for each key that the recipe sets and that only other optimisers or schedules read; and for train.save_dtype if there is a lora
+ * section. */
 Status recipe_check_choices(const Recipe *recipe);
 
 #endif

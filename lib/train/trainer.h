@@ -15,10 +15,10 @@
 #include "lib/train/training.h"
 
 typedef struct Trainer Trainer;
-/* Sums over rows. loss_sum: of the objective, nats; count: its divisor; tokens: those that the model computes. */
+/* Sums over rows. */
 typedef struct LossSums {
-    double loss_sum, count;
-    int64_t tokens, loss_tokens;
+    double loss_sum, count;      /* of the objective, in nats; what divides it to give the mean */
+    int64_t tokens, loss_tokens; /* that the model computes; trained ones */
 } LossSums;
 /* Rows that go through the model together. */
 typedef struct Pass {
@@ -33,10 +33,10 @@ typedef struct Pass {
 typedef struct Objective {
     bool scores;        /* trains a model with a score instead of a head over the vocabulary */
     bool whole_batches; /* the loss compares all rows of a batch, so a batch is never split into parts */
-    /* Reads the rows, once the model is open: sets trainer->train, ->eval (NULL: none) and their fingerprints (trainer_input), and says in the plan
-     * what they are. May replace trainer->recipe by trainer->dated. */
+    /* Reads the rows, after the model was opened: sets trainer->train, ->eval (NULL: none) and their fingerprints (trainer_input), and adds lines and
+     * values about them to the plan. May replace trainer->recipe by trainer->dated. */
     Status (*open)(Trainer *trainer, RunPlan *plan);
-    Status (*check)(Trainer *trainer); /* looks at the steps, once they are known; may be NULL */
+    Status (*check)(Trainer *trainer); /* checks the steps of the run, after they were planned; may be NULL */
     /* For the memory plan, on a device that computes nothing: the largest pass other than over a batch's rows; may be NULL. */
     Status (*plan)(Trainer *trainer, Tape *meta);
     /* Computes what is needed once, before the first step, by passes without gradients over the training rows; may be NULL. */

@@ -13,7 +13,7 @@
 #include "lib/run/report.h"
 #include "lib/train/run_plan.h"
 
-/* A metric that says how a run is going. */
+/* A metric that is shown while a run goes on. */
 typedef struct Shown {
     const char *metric, *label; /* label: for people, as "length" of completion_length */
     int digits;                 /* after the point; 0: four significant ones */
@@ -23,7 +23,7 @@ typedef struct Progress {
     int64_t step, total;    /* done so far and in the whole run, as the recipe's length counts them */
     const Metrics *metrics; /* of the step, or of the evaluation */
     bool evaluation;        /* on held-out rows, after the step */
-    const Shown *shown;     /* which of them to show, up to a metric NULL; the first is worth a curve */
+    const Shown *shown;     /* which of them to show; the last has the metric NULL. The first is also shown as a curve */
     const char *rate;       /* what per_second counts, such as "tokens" */
     double per_second, seconds_left;
     uint64_t memory; /* peak of the process, bytes; 0: not measured */
@@ -42,11 +42,12 @@ typedef struct TrainResult {
     bool early_stopped, already_finished;
 } TrainResult;
 
-/* The functions of a kind of training, in the order in which training_run calls them. A run that was finished before calls only `release`. */
+/* The functions of a kind of training. training_run calls `open`; for a run that is made longer `length` and `lengthen`; then `train` and `release`.
+ * For a run that was finished before it calls only `release`, for a dry run not `train`. */
 typedef struct TrainingKind {
-    /* Opens model, rows and steps, plans the memory of the run (plan->memory), and says so in the plan. */
+    /* Opens model, rows and steps, plans the memory of the run (plan->memory), and adds lines and values about all of them to the plan. */
     Status (*open)(void *context, RunPlan *plan);
-    Status (*train)(void *context, Run *run); /* to the end, which run_mark_finished marks */
+    Status (*train)(void *context, Run *run); /* trains to the end and calls run_mark_finished */
     void (*release)(void *context);           /* always called, before the report is written */
     const char *const *results;               /* the numbers of finished.json that are the result, the steps first; NULL after the last */
     bool has_template;                        /* chat_template.jinja is saved with the result */

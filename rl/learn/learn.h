@@ -10,7 +10,7 @@
 #include "lib/train/training.h"
 #include "rl/learn/learner.h"
 
-/* Shows the values of the environment's numbered states, learned and exact, at the end of a run whose algorithm has them. */
+/* Gets the values of the environment's numbered states, learned and exact (Algorithm.values), at the end of a run whose algorithm has them. */
 typedef void ShowValues(void *context, const Learner *learner, const double *learned, const double *exact);
 /* Learns from the run's checkpoint (or from the start) until rl.total_steps. ST_INTERRUPTED after interrupt_request with a checkpoint saved;
  * ST_NUMERIC when a metric of an update or a learned number is not finite; otherwise fails as run_open and learner_new do. rl_check_keys, not this
@@ -25,13 +25,10 @@ typedef struct EvaluationConfig {
     void (*on_step)(void *context, const Env *env, const double *actions); /* called with copy 0 after each step; may be NULL */
     void *context;
 } EvaluationConfig;
-/* std: of the population, 0 for one episode; cut: episodes ended by a step limit; limit: the step limit set by the evaluation, 0: the environment's
- * own
- */
 typedef struct Evaluation {
     int64_t episodes;
-    double mean_return, std_return, mean_length;
-    int64_t cut, limit;
+    double mean_return, std_return, mean_length; /* std: of the population, 0 for one episode; length: environment steps */
+    int64_t cut, limit; /* number of episodes that a step limit ended; the step limit that the evaluation set, 0: only the environment's own */
 } Evaluation;
 /* Plays episodes with the policy of a run directory. Where the environment has no step limit, episodes have at most 10000 steps (300 with on_step).
  * All copies play the same number of episodes, so that short episodes are not over-represented. ST_INPUT: no such run, or no policy in it. */

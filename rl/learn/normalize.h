@@ -12,8 +12,8 @@
 /* Mean and variance of each of `width` numbers over all rows seen. */
 typedef struct Moments {
     int64_t width;
-    double *mean, *variance, *count;
-} Moments; /* count: rows seen; the same for all columns */
+    double *mean, *variance, *count; /* (width) each; count: number of rows seen, the same for all columns */
+} Moments;
 /* Starts as in stable-baselines3 and Gymnasium: mean 0, variance 1, count 1e-4. ST_RESOURCE. */
 Status moments_init(Moments *moments, int64_t width, Arena *arena);
 /* Adds rows (n, width). counted: (n) which rows to add; NULL: all. Source: Chan, Golub, LeVeque 1979. */
@@ -26,9 +26,9 @@ void moments_list_state(Moments *moments, StateList *states, const char *mean, c
 typedef struct RewardScale {
     double gamma;
     int64_t copies;
-    Moments moments;
-    double *sums;
-} RewardScale; /* sums: (copies) discounted sums of rewards */
+    Moments moments; /* of the sums, width 1 */
+    double *sums;    /* (copies): discounted sum of the episode's rewards so far */
+} RewardScale;
 Status reward_scale_init(RewardScale *scale, double gamma, int64_t copies, Arena *arena);
 /* Scales the rewards of one step of all copies in place. Flags (copies) as after the step; playing: the copies that took the step. */
 void reward_scale_apply(RewardScale *scale, double *rewards, const bool *terminated, const bool *truncated, const bool *playing);

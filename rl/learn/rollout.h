@@ -20,7 +20,7 @@ typedef struct Rollout {
     Moments *observed;            /* NULL: observations are not normalised */
     RewardScale *scale;           /* NULL: rewards are not scaled */
     double *final_values, *last_values, *seen,
-        *allowed; /* the first two: arrays of `bootstrap`; normalised observations and clipped actions of one step */
+        *allowed; /* arrays of `bootstrap`; the same; normalised observations of one step; its actions, clipped to the bounds */
     int64_t T;    /* capacity in rows */
 } Rollout;
 

@@ -63,7 +63,14 @@ typedef struct Step {
     double b;   /* probability with which A was chosen */
 } Step;
 
-typedef enum Schedule { CONSTANT, LINEAR, EXPONENTIAL, VISITS, HARMONIC } Schedule;
+/* How alpha or epsilon changes during a run (rl.alpha_schedule, rl.epsilon_schedule). */
+typedef enum Schedule {
+    CONSTANT,
+    LINEAR,      /* linear in the steps of the run, from start to end */
+    EXPONENTIAL, /* the same for its logarithm */
+    VISITS,      /* 1 / number of visits of the state and action, this one included */
+    HARMONIC     /* start * h / (h + number of visits before), with h of rl.alpha_visits or rl.epsilon_visits */
+} Schedule;
 
 /* The first member of every tabular algorithm's struct. */
 typedef struct Tabular {

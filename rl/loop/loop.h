@@ -34,6 +34,7 @@ typedef struct StateList {
     size_t n_counts, n_reals;
     Status status; /* the first failure */
 } StateList;
+/* Each appends an entry to the list. The list borrows the memory, which a checkpoint writes and a resumed run reads back. */
 void state_f64(StateList *states, const char *name, double *values, int64_t n);
 void state_f32(StateList *states, const char *name, float *values, int64_t n);
 void state_bytes(StateList *states, const char *name, void *bytes,
@@ -41,7 +42,7 @@ void state_bytes(StateList *states, const char *name, void *bytes,
 void state_tensor(StateList *states, const char *name, Tensor *tensor);
 void state_count(StateList *states, const char *name, int64_t *value); /* `name` is a string constant, also in state_real */
 void state_real(StateList *states, const char *name, double *value);   /* NaN is preserved */
-/* Trained parameters under their own names, and the optimiser states of each. */
+/* All trained parameters under their own names, and all optimiser states of trained parameters. */
 void state_weights(StateList *states, const Params *params);
 void state_optimizer(StateList *states, const Params *params);
 

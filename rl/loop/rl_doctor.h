@@ -19,7 +19,7 @@ typedef struct RlWarning {
     char text[400];                /* the problem, with numbers */
     const char *hint;              /* the remedy */
     int64_t first_step, last_step; /* first and last step of the finding */
-    bool holds;                    /* still true at the last value */
+    bool holds;                    /* the finding is still true at the last value of its metrics */
 } RlWarning;
 
 RlDoctor *rl_doctor_new(void);         /* NULL: out of memory */

@@ -16,8 +16,8 @@
 #include "rl/loop/loop.h"
 
 typedef struct IlqlHead {
-    Tensor *up, *down;
-} IlqlHead; /* (W, C), (out, W) */
+    Tensor *up, *down; /* (W, C), (out, W) */
+} IlqlHead;
 typedef struct IlqlHeads {
     IlqlHead q[2], target[2], v;
 } IlqlHeads;

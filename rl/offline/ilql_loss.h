@@ -13,7 +13,7 @@
 #include "rl/core/rl.h"
 
 typedef struct IlqlConfig {
-    double gamma, expectile, cql, awac, awac_beta;
+    double gamma, expectile, cql, awac, awac_beta; /* discount; of the V loss, 0.5: the mean; cql, awac, awac_beta: as above */
 } IlqlConfig;
 typedef struct IlqlBatch {
     Trajectory tokens;          /* B = 1: actions, rewards, values (V of the state before each), terminated, truncated, valid (trained) */
@@ -22,10 +22,9 @@ typedef struct IlqlBatch {
     const double *logprobs;     /* under the policy */
     int64_t total;              /* trained tokens of the optimiser step when several calls share it; 0: of this batch */
 } IlqlBatch;
-/* losses: parts of the step's means; q, v, advantage: sums over trained tokens */
 typedef struct IlqlMetrics {
-    double q_loss, v_loss, cql_loss, awac_loss, q, v, advantage;
-    int64_t tokens;
+    double q_loss, v_loss, cql_loss, awac_loss, q, v, advantage; /* losses: parts of the step's means; the others: sums over trained tokens */
+    int64_t tokens;                                              /* trained ones */
 } IlqlMetrics;
 
 /* Bellman targets r + gamma V(s'): (T), written. */

@@ -17,7 +17,7 @@ typedef struct OfflineRow {
     const bool *trained;
     const double *rewards; /* (n): 0 where there is none */
     int64_t n, n_trained;
-    bool cut;
+    bool cut; /* column `truncated` */
 } OfflineRow;
 typedef struct OfflineRows {
     OfflineRow *items;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calibration of probabilities: are 80 % of the predictions made with 80 % confidence right?
+/* Calibration of probabilities: how far the share of right predictions is from their confidence. If 80 % of the predictions made with a confidence of
+ * 80 % are right, the error is 0.
  *
  *     Calibration c = {0};
  *     for (...) calibration_add(&c, sigmoid(margin), 1);
@@ -11,6 +12,7 @@
 enum { CALIBRATION_BINS = 10 };
 /* Bins by the confidence of the more likely side: bin b starts at confidence 0.5 + b / 20. */
 typedef struct Calibration {
+    /* Of each bin: number of predictions, sum of their confidences, number of right ones. Of all: sum of (p - truth)^2, number of predictions */
     double n[CALIBRATION_BINS], confidence[CALIBRATION_BINS], right[CALIBRATION_BINS], squares, total;
 } Calibration;
 /* Adds a prediction of probability p and the truth: 1, 0, or a probability. */

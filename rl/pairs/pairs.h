@@ -38,9 +38,9 @@ typedef struct Pairs {
     size_t n;
     PairFile *files;
     int64_t tokens, trained_tokens, longest; /* tokens: prompts counted once */
-    int64_t cut;
-    bool alone;                    /* counts of desirable and undesirable answers in unpaired training rows */
-    int64_t against;               /* rows whose score columns rank the rejected answer first; kept */
+    int64_t cut;                             /* rows that were cut to data.max_length */
+    bool alone;                    /* training rows of a single answer (KTO), so pairs_report compares the numbers of desirable and other answers */
+    int64_t against;               /* rows in which the score columns are higher for the rejected answer; they are kept */
     int64_t dropped[PAIR_DROPS];   /* rows that were left out */
     const char *where[PAIR_DROPS]; /* the first dropped rows: "FILE line N, ..."; NULL: none */
     /* For DataOrder and DataPlan: lengths, positions and sources of the rows. A held-out set has each row once */
@@ -52,17 +52,17 @@ typedef struct PairSource {
     const ModelConfig *model;
     const Tokenizer *tokenizer; /* NULL: rows of ids alone */
     const Chat *chat;
-    bool unpaired; /* rows of a single answer: KTO, or */
-    bool stepwise; /* stepwise rows: the last token of each step is trained */
+    bool unpaired; /* rows have a single answer: rows of KTO and stepwise rows */
+    bool stepwise; /* rows are stepwise: the last token of each step is trained */
     /* Answers end with the token whose score counts: scalar_head_end of the complete row; with `at_turn`, as in runs of earlier versions, the token
      * that ends the turn, without the template's text after it */
     bool ends, at_turn;
     const char *reader; /* for messages: "algorithm dpo" */
 } PairSource;
-/* Preference rows: {"prompt", "chosen", "rejected"} as texts or messages, the prompt explicit or implicit, or {"prompt_ids", "chosen_ids",
- * "rejected_ids"}; KTO: {"prompt", "completion", "label"} or {"prompt_ids", "completion_ids", "label"}; steps: {"prompt", "completions": [...],
- * "labels": [...]} or {"prompt_ids", "completions_ids", "labels"}. Rows without a signal are left out and counted: PairDrop. ST_INPUT with file and
- * line: a row of another form, an id outside the vocabulary; ST_CONFIG, ST_RESOURCE. */
+/* Reads the rows at `node`. Pairs: {"prompt", "chosen", "rejected"} as texts or messages, the prompt explicit or implicit, or {"prompt_ids",
+ * "chosen_ids", "rejected_ids"}; KTO: {"prompt", "completion", "label"} or {"prompt_ids", "completion_ids", "label"}; steps: {"prompt",
+ * "completions": [...], "labels": [...]} or {"prompt_ids", "completions_ids", "labels"}. Rows without a signal are left out and counted: PairDrop.
+ * ST_INPUT with file and line: a row of another form, an id outside the vocabulary; ST_CONFIG, ST_RESOURCE. */
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **pairs);
 /* Moves a fraction of the rows (held_out_count, by seed) from `pairs` to a second set, which borrows from it. */
 Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out);
@@ -90,10 +90,11 @@ typedef struct PairBatch {
     int32_t *ends;   /* n_branches: the hidden row of its last token */
     size_t cap_tokens, cap_segments, cap_branches;
 } PairBatch;
-/* Borrowed from `batch` until its next build; ST_RESOURCE, also beyond INT32_MAX tokens. The caller calls pair_batch_release, whatever this says. */
+/* Builds the batch of `rows` (n) in the memory of `batch`, where it stays valid until the next build; {0} is an empty one. ST_RESOURCE, also for more
+ * than INT32_MAX tokens. The caller calls pair_batch_release in any case. */
 Status pair_batch_build(const Pairs *pairs, const size_t *rows, size_t n, const PairBatchOptions *options, PairBatch *batch);
 void pair_batch_release(PairBatch *batch);
-/* Number of batch tokens of the row; with the answer of `other` instead of its own, unless NULL. */
+/* Number of tokens of the row in a batch. pair_tokens_with: with the first answer of `other` instead of its own, unless NULL. */
 int64_t pair_row_tokens(const PairRow *row);
 int64_t pair_tokens_with(const PairRow *row, const PairRow *other);
 

@@ -12,6 +12,7 @@
 #include "rl/pairs/pair_rows.h"
 #include "rl/pairs/preference_losses.h"
 
+/* A row of pair_algorithms.def, which explains the fields. */
 typedef struct PairAlgorithm {
     const char *name, *losses, *keys, *help;
     double beta;

@@ -12,7 +12,11 @@
 #include "rl/core/rl.h"
 
 /* The divergence that transforms the policy's ratio to the reference; the default reverse_kl is the log-ratio itself. Source: arXiv 2309.16240. */
-typedef enum Divergence { REVERSE_KL, FORWARD_KL, JENSEN_SHANNON } Divergence;
+typedef enum Divergence {
+    REVERSE_KL, /* KL(policy || reference) */
+    FORWARD_KL, /* KL(reference || policy) */
+    JENSEN_SHANNON
+} Divergence;
 
 typedef struct PreferenceConfig {
     double beta; /* the loss's inverse temperature, above 0 */
@@ -28,12 +32,24 @@ typedef struct PreferenceConfig {
     int64_t total_pairs, total_chosen_tokens;
 } PreferenceConfig;
 
-typedef enum PairScores { RATIO_SUM, RATIO_MEAN, LOGPROB_SUM, LOGPROB_MEAN } PairScores;
-/* Which rejected completion a chosen one is compared with: that of its pair, or, comparing distributions over the batch, that of the same rank. */
-typedef enum PairMatching { AS_PAIRED, SORTED_MARGINS, SORTED_SCORES } PairMatching;
+/* The score of a completion. */
+typedef enum PairScores {
+    RATIO_SUM,   /* log-ratio to the reference, summed over the tokens */
+    RATIO_MEAN,  /* the same, mean over the tokens */
+    LOGPROB_SUM, /* log-probability, summed over the tokens */
+    LOGPROB_MEAN /* the same, mean over the tokens */
+} PairScores;
+/* Which scores a loss compares. */
+typedef enum PairMatching {
+    AS_PAIRED,      /* those of a pair */
+    SORTED_MARGINS, /* the policy's margin and the reference's margin of the same rank in the batch */
+    SORTED_SCORES   /* a chosen and a rejected score of the same rank in the batch */
+} PairMatching;
+/* The loss of one pair and its derivatives by the two scores. */
 typedef struct PairLoss {
     double value, by_chosen, by_rejected;
 } PairLoss;
+/* A row of preference_losses.def, which explains the fields. */
 typedef struct PreferenceLoss {
     const char *name;
     PairLoss (*pair)(const PreferenceConfig *config, double chosen, double rejected);
@@ -104,8 +120,8 @@ typedef struct RewardBatch {
     int64_t total;                   /* pairs of the optimiser step; 0: of this batch */
 } RewardBatch;
 typedef struct RewardMetrics {
-    double loss, accuracy, margin;
-} RewardMetrics; /* accuracy: fraction with chosen > rejected; margin: mean of chosen - rejected */
+    double loss, accuracy, margin; /* accuracy: fraction with chosen > rejected; margin: mean of chosen - rejected */
+} RewardMetrics;
 /* Mean of -log sigmoid(chosen - rejected - margin): Bradley and Terry's model of choices. Source: arXiv 2203.02155, section 3.5; margins arXiv
  * 2307.09288. */
 void reward_model_loss(const RewardBatch *batch, double *grad_chosen, double *grad_rejected, RewardMetrics *metrics);

@@ -18,10 +18,10 @@
 /* Evaluation of a reward model. For pairs: accuracy = fraction in which the chosen answer scores higher, calibration of sigmoid(chosen - rejected).
  * For steps (chosen: the right ones, labels from 0.5 on): fraction classified correctly, calibration of sigmoid(score). */
 typedef struct RewardNumbers {
-    double n;                /* pairs, or steps */
-    double loss, accuracy;   /* sums */
-    double chosen, rejected; /* numbers of scores of either kind */
-    double rewards_chosen, rewards_rejected;
+    double n;                                /* number of pairs, or of steps */
+    double loss, accuracy;                   /* sums over these */
+    double chosen, rejected;                 /* numbers of chosen and of rejected scores */
+    double rewards_chosen, rewards_rejected; /* sums of chosen and of rejected scores */
     Calibration calibration;
     int64_t left_out; /* rows without a signal: PairDrop */
 } RewardNumbers;

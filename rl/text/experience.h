@@ -51,6 +51,7 @@ Status experience_sample(const Model *model, const Tokenizer *tokenizer, const P
 void experience_clear(Experience *experience, int64_t group_size);
 /* For other ways of sampling: starts a group of this prompt (borrowed); experience_add adds its sequences. ST_RESOURCE. */
 Status experience_open_group(Experience *experience, const PromptRow *prompt);
+/* The arguments of experience_add, which copies them. Arrays have n entries, one for each token; fields as in Experience. */
 typedef struct Sequence {
     const int32_t *ids;
     const double *sampled, *filtered;
@@ -61,6 +62,7 @@ typedef struct Sequence {
     bool ended;
     double reward;
 } Sequence;
+/* Appends a sequence to the open group. ST_RESOURCE. */
 Status experience_add(Experience *experience, const Sequence *sequence);
 /* Appends the samples and rewards of group `group` of `from`, which must have groups of the same size. ST_RESOURCE. */
 Status experience_append(Experience *experience, const Experience *from, int64_t group);

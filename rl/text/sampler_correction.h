@@ -9,12 +9,16 @@
 
 #include "rl/core/rl.h"
 
-/* u = exp(old - sampler) of a token, or of the sequence (the product over its tokens). TRUNCATE: clamps u to low..high. MASK: 0 where u is outside.
- * TRL's default is the mask of sequences, 0..3; since products grow with the length, sequence masks suit short completions. */
-typedef enum SamplerCorrection { CORRECT_TOKEN_TRUNCATE, CORRECT_TOKEN_MASK, CORRECT_SEQUENCE_TRUNCATE, CORRECT_SEQUENCE_MASK } SamplerCorrection;
+/* The weight of a token, from u = exp(old - sampler) of the token or, for a sequence, the product of u over its trained tokens. */
+typedef enum SamplerCorrection {
+    CORRECT_TOKEN_TRUNCATE,    /* the token's u, clamped to low..high */
+    CORRECT_TOKEN_MASK,        /* the token's u, or 0 if it is not in low..high */
+    CORRECT_SEQUENCE_TRUNCATE, /* the sequence's u, clamped to low..high */
+    CORRECT_SEQUENCE_MASK      /* the sequence's u, or 0 if it is not in low..high: TRL's default, with 0..3; products grow with the length */
+} SamplerCorrection;
 
-/* weights: per token, written; 1 where not trained (trained NULL: all are). Sequence i has tokens begin[i] .. begin[i + 1] - 1. Log-ratios are
- * clamped to +-20. */
+/* Writes weights (one for each token): 1 where not trained (trained NULL: all are). Sequence i has tokens begin[i] .. begin[i + 1] - 1. Log-ratios
+ * are clamped to +-20. */
 void sampler_correction(SamplerCorrection how, double low, double high, int64_t n_sequences, const int64_t *begin, const double *old_logprobs,
                         const double *sampler_logprobs, const bool *trained, double *weights);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policy gradients on text: each defines its advantages and its loss. Each has a file text_<name>.c and a line of text_algorithms.def; those that
- * compare within a group are rows of text_groups.c. */
+/* Policy gradients on text: an algorithm defines its advantages and its loss. It has a line in text_algorithms.def and a file text_<name>.c; the
+ * algorithms that compare within a group are rows of text_groups.c. */
 #ifndef TUNE_TEXT_ALGORITHM_H
 #define TUNE_TEXT_ALGORITHM_H
 
@@ -14,7 +14,12 @@
 #define KEYS_OF_CLIP "clip clip_high dual_clip ratio_cap "
 #define KEYS_OF_VALUES "value_model value_lambda value_learning_rate vf_coef clip_value normalize_advantage "
 
-typedef enum TextValues { VALUES_NONE, VALUES_POSSIBLE, VALUES_NEEDED } TextValues;
+/* Whether an algorithm learns values of tokens. */
+typedef enum TextValues {
+    VALUES_NONE,     /* never */
+    VALUES_POSSIBLE, /* if the recipe sets rl.value_model */
+    VALUES_NEEDED    /* always */
+} TextValues;
 /* Options for computing advantages. */
 typedef struct TextAdvantageOptions {
     const Recipe *recipe;
@@ -35,9 +40,9 @@ typedef struct TextAlgorithm {
      * either */
     bool token_rewards;
     bool kl_in_reward; /* default of rl.kl_in */
-    TextValues values; /* whether values of tokens are learned */
-    double clip_high;  /* default of rl.clip_high; 0: the same as rl.clip */
-    GroupScale scale;  /* default of rl.scale_rewards */
+    TextValues values;
+    double clip_high; /* default of rl.clip_high; 0: the same as rl.clip */
+    GroupScale scale; /* default of rl.scale_rewards */
     /* Computes the experience's advantages from its rewards. */
     void (*advantages)(const TextAdvantageOptions *options, Experience *experience);
 } TextAlgorithm;

@@ -37,15 +37,18 @@ typedef struct TextResults {
     double *logprobs, *entropies, *values, *final_values;
     bool entropies_trained; /* false: TextGradients has no gradients of entropies */
 } TextResults;
+/* Gradients of the loss with respect to these results, by token; NULL: none. */
 typedef struct TextGradients {
     const double *logprobs, *entropies, *values;
-} TextGradients; /* NULL: none */
+} TextGradients;
 
 /* Number of the sequences first .. end - 1 that fit into one pass, at least 1. */
 int64_t text_pass_fit(const TextPass *pass, const Experience *experience, int64_t first, int64_t end);
 /* Number of tokens of n sequences in one pass. */
 int64_t text_pass_rows(const Experience *experience, int64_t first, int64_t n);
+/* Resets the tape, runs the model on n sequences from `first` on, and writes `results`. Fails as model_forward does; ST_RESOURCE. */
 Status text_pass_forward(TextPass *pass, const Model *model, const Experience *experience, int64_t first, int64_t n, const TextResults *results);
+/* Adds to the gradients of the model's trained parameters, given the gradients of the last pass's results. Fails as tape_backward does. */
 Status text_pass_backward(TextPass *pass, const TextGradients *gradients);
 void text_pass_release(TextPass *pass); /* does not free the tape */
 

@@ -49,11 +49,11 @@ typedef struct PairMeans {
     double pairs, rewards_chosen, rewards_rejected, margin, accuracy, logps_chosen, logps_rejected;
 } PairMeans;
 
-/* What a step makes and the next one replaces; memory is reused. */
+/* The data of a step. The next step overwrites them and reuses their memory. */
 typedef struct TextStep {
     Experience experience;                                             /* the samples of the step */
     Experience round;                                                  /* the samples of one round */
-    RolloutSums sampled;                                               /* of all of them */
+    RolloutSums sampled;                                               /* of all samples of the step */
     const PromptRow **asked;                                           /* (prompts_per_step) */
     RewardRow *rows;                                                   /* (sequences) */
     double *gradients, *entropy_gradients, *value_gradients, *weights; /* (tokens) */
@@ -63,7 +63,7 @@ typedef struct TextStep {
     int64_t next_place, next_samples_bytes; /* of the counters, once the step has learned */
 } TextStep;
 
-/* What checkpoints keep besides weights, and the next step depends on. */
+/* Counters that the next step depends on; checkpoints save them in addition to the weights. */
 typedef struct TextCounts {
     int64_t updates;       /* optimiser steps done */
     int64_t place;         /* position of the next prompt in the stream; position at which an abandoned step began */
@@ -128,17 +128,17 @@ Status text_memory(TextRl *rl, TrainMemory *memory);
 
 /* ---- text_rollout.c ---- */
 
-/* Samples and scores the completions of `step` (from 0) into rl->experience, and sets the metrics over all samples. *place: position of the next
+/* Samples and scores the completions of `step` (from 0) into rl->step.experience, and sets the metrics over all samples. *place: position of the next
  * prompt, read and written. ST_INTERRUPTED; errors of sampling and rewards. */
 Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics);
 /* Sampling settings of `step`. */
 GenerateConfig text_sampling(const TextRl *rl, int64_t step);
-/* Scores the samples (at most as many as rl->rows has) and adds up the sums. Errors of rewards. */
+/* Scores the samples (at most as many as rl->step.rows has room for) and adds to the sums. Errors of rewards. */
 Status text_score(TextRl *rl, Experience *experience, RolloutSums *sums);
 /* Mean of a reward over the completions that it scored. */
 double reward_sum_mean(const RewardSum *column);
-/* Reports several rewards as metrics PREFIX/NAME, the number of completions that lack a number which others have (`missing`), and the number of
- * completions that no reward scored (`unjudged`). ST_INPUT: reward programs return too many different names. */
+/* Reports means of several rewards as metrics PREFIX/NAME. missing: the metric for the number of completions that lack a number which others have;
+ * unscored: the metric for the number of completions that no reward scored. ST_INPUT: reward programs return too many different names. */
 Status text_columns_report(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, const char *unscored, Metrics *metrics);
 /* The text of a prompt, from its row or as plain text (PromptRow); empty for ids without a tokenizer. */
 Slice text_prompt(const PromptRow *row);
@@ -160,10 +160,10 @@ int64_t text_steps_per_rollout(const TextRl *rl);
 bool text_kl_in_reward(const TextRl *rl);
 /* Whether rewards are per token, discounted by rl.gamma; else there is one per completion. */
 bool text_rewards_tokens(const TextRl *rl);
-/* Computes the old and the reference log-probabilities of rl->experience, and its advantages. Trains nothing. ST_INTERRUPTED, ST_NUMERIC,
+/* Computes the old and the reference log-probabilities of rl->step.experience, and its advantages. Trains nothing. ST_INTERRUPTED, ST_NUMERIC,
  * ST_RESOURCE. */
 Status text_advantages(TextRl *rl, Metrics *metrics);
-/* Takes all optimiser steps on rl->experience. ST_INTERRUPTED only before the first of them; ST_NUMERIC. */
+/* Takes all optimiser steps on rl->step.experience. ST_INTERRUPTED only before the first of them; ST_NUMERIC. */
 Status text_learn(TextRl *rl, Metrics *metrics);
 
 /* ---- text_evaluate.c ---- */
@@ -179,7 +179,7 @@ bool text_evaluate_due(const TextRl *rl, int64_t step);
 
 /* Chooses the loss. ST_CONFIG. */
 Status text_pairs_open(TextRl *rl);
-/* Appends the best and the worst completion of a group of rl->round, whose rewards are not all equal, to rl->experience. */
+/* Appends the best and the worst completion of a group of rl->step.round, whose rewards are not all equal, to rl->step.experience. ST_RESOURCE. */
 Status text_pairs_append(TextRl *rl, int64_t group);
 void text_pairs_advantages(Experience *experience); /* sets 1 for the chosen and -1 for the rejected */
 /* Starts an optimiser step on sequences first .. end - 1, over which means are taken. */

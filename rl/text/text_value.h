@@ -14,7 +14,7 @@
 
 typedef struct TextValue {
     Model *model; /* the model whose hidden states are read: the policy or the separate value model */
-    bool own;
+    bool own;     /* a separate value model */
     Tensor *head; /* (1, C) */
     Arena *arena; /* of the value model's optimiser */
 } TextValue;

@@ -6,8 +6,8 @@
  * template if the model has one (as the template would have rendered it there), so sampler and trainer see the same context. The episodes of a group
  * start with the same seed, hence the same prompt, and are compared like completions of a prompt.
  *
- * All episodes share one generator. The environment gets the turns that have ended while other episodes still speak, so a slow answer stops only
- * the episodes that wait for it. The generator keeps keys and values of the turns before, as long as there is memory.
+ * All episodes share one generator. The environment gets the turns that have ended while the model still samples turns of other episodes, so a slow
+ * answer stops only the episodes that wait for it. The generator keeps keys and values of earlier turns as long as there is memory.
  */
 #ifndef TUNE_TURNS_H
 #define TUNE_TURNS_H

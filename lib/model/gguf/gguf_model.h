@@ -6,23 +6,23 @@
 #include "lib/base/gguf.h"
 #include "lib/model/weight_file.h"
 
-/* What general.architecture stands for: a line of gguf_archs.def. */
+/* An architecture: a line of gguf_archs.def. */
 typedef struct GgufArch {
-    const char *name, *model_type, *class_name;
-    bool permuted;
-    float norms;
-    bool biased;
+    const char *name, *model_type, *class_name; /* general.architecture; of config.json; in transformers */
+    bool permuted;                              /* rows of q and k are in the order of neighbouring pairs */
+    float norms;                                /* the file's norm weights are Hugging Face's plus this */
+    bool biased;                                /* config.json says attention_bias */
 } GgufArch;
-/* ST_INPUT: an architecture that is not supported. */
+/* Finds the file's architecture. ST_INPUT: one that is not supported. */
 Status gguf_arch_find(Gguf *gguf, const GgufArch **arch);
 
 /* The config.json of the Hugging Face model that the file was made from, as far as the decoder needs it. The caller calls json_decref. ST_INPUT: an
  * architecture or key that is not supported, a missing or wrong value. */
 Status gguf_config_json(const char *path, json_t **config);
 Status gguf_config_build(Gguf *gguf, json_t **config); /* the same for an open file */
-/* Adds the tensors of a GGUF file, or of the files of a split model, with Hugging Face's names, shapes and order of rows. Those of the file stay
- * mapped unless their order or values differ; tensors that config.json holds are left out. ST_INPUT: an unknown type, bytes beyond the file's end,
- * overlaps. */
+/* Adds the tensors of a GGUF file, or of the files of a split model, with Hugging Face's names, shapes, order of rows and values. A tensor whose rows
+ * or values differ from the file's is a copy; the others stay mapped. Tensors whose values config.json contains are left out. ST_INPUT: an unknown
+ * type, bytes beyond the file's end, overlaps. */
 Status gguf_weights_open(WeightFile *file, const char *path);
 /* For tests: one file's bytes in memory, which the caller owns and which must outlive `file`. */
 Status gguf_weights_parse(WeightFile *file, const void *bytes, size_t size, const char *path);
@@ -30,7 +30,8 @@ Status gguf_weights_parse(WeightFile *file, const void *bytes, size_t size, cons
 /* The float32 values of a tensor, in `arena`. ST_INPUT: a wrong type, or too few bytes. For the short lists that belong to the configuration. */
 Status gguf_tensor_floats(const Gguf *gguf, const GgufTensor *tensor, Arena *arena, float **values);
 const GgufTensor *gguf_tensor_find(const Gguf *gguf, const char *name); /* NULL: there is none */
-/* Writes the files of a Hugging Face directory that belong to the tokenizer: tokenizer.json, tokenizer_config.json. */
+/* Writes tokenizer.json and tokenizer_config.json to `dir`; nothing if the file has no tokenizer. Fails as gguf_tokenizer_json does, and if a file
+ * cannot be written. */
 Status gguf_copy_files(const char *path, const char *dir);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quantised Hugging Face directories (quantization_config in config.json): the tensors that together are one weight, such as qweight, qzeros and
- * scales, become one tensor of the WeightFile, with the name and shape of the weight and values that are computed when they are read.
+/* Quantised Hugging Face directories (quantization_config in config.json). A weight is stored as several tensors, such as qweight, qzeros and scales.
+ * They become one tensor of the WeightFile, with the weight's name and shape; its values are computed when they are read (StoredTensor.read).
  *
  *     TRY(safetensors_read_directory(file, dir));
  *     TRY(quantized_join(file, dir));
@@ -15,33 +15,35 @@
  * ST_INPUT: tensors that are missing or do not fit together, a variant of the method that is not supported. */
 Status quantized_join(WeightFile *file, const char *dir);
 bool quantized_is_read(const json_t *quantization_config); /* whether the method is one of quantized.def's METHODs */
-/* Adds the hint for a method that is not: what to do. */
+/* Adds a hint to the failure `status`, for a method that is not read: what the user can do. Returns status. */
 Status quantized_hint(Status status, const json_t *quantization_config);
 
 /* ---- for the methods ---- */
 
+/* A directory whose tensors are being joined. */
 typedef struct Joining {
     WeightFile *file;
     const char *dir;
     const json_t *settings; /* quantization_config */
-    StoredTensor *joined;   /* n_joined weights */
+    StoredTensor *joined;   /* n_joined weights so far */
     size_t n_joined, cap_joined;
-    bool *taken; /* per tensor of `file`: it is a part of a weight, or has no use */
+    bool *taken; /* per tensor of `file`: it is a part of a weight, or has no use, so the result leaves it out */
 } Joining;
 /* Fills rows first .. first + rows - 1 with float32 values; a row is the last dimension. */
 typedef void ReadRows(const void *parts, int64_t first, int64_t rows, float *values);
-/* The tensor "NAME.part", which is marked as taken. NULL: there is none. */
+/* Finds the tensor "NAME.part" and marks it as taken. NULL: there is none. */
 const StoredTensor *joining_find(Joining *joining, const char *name, const char *part);
 /* The same, and ST_INPUT unless it is there with this dtype ("I32"; NULL: any float dtype) and shape. */
 Status joining_need(Joining *joining, const char *name, const char *part, const char *dtype, int n_dims, const int64_t *shape,
                     const StoredTensor **tensor);
-/* Adds the weight `name` of this shape. text: its dtype for messages; more: bytes of the parts other than the codes. */
+/* Adds the weight `name` of this shape. text: its dtype for messages; more: bytes of the parts other than `codes`; read, parts: as in StoredTensor.
+ * ST_RESOURCE. */
 Status joining_add(Joining *joining, const char *name, int n_dims, const int64_t *shape, const char *text, const StoredTensor *codes, size_t more,
                    ReadRows *read, const void *parts);
 /* Calls `join` with each NAME for which there is a tensor NAME + suffix. */
 Status joining_each(Joining *joining, const char *suffix, Status (*join)(Joining *joining, const char *name));
 Status joining_wrong(const Joining *joining, const char *name, const char *what); /* "cannot read the quantised weight 'NAME' in 'DIR': WHAT" */
-void *joining_alloc(Joining *joining, size_t size);                               /* lives as long as the file */
+void *joining_alloc(Joining *joining, size_t size);                               /* zeros, owned by the file; NULL: out of memory */
 /* Element i of a float tensor. */
 float stored_float(const StoredTensor *tensor, int64_t i);
 /* Code i of a stream of `bits` bits each in 32-bit words `stride` words apart, lowest bits first; codes may cross words. */

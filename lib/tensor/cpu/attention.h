@@ -38,7 +38,7 @@ static inline AttentionShape attention_shape(const AttentionArgs *args) {
                             args->n_kv_heads * args->head_dim};
 }
 
-/* The tokens of a segment from `first` on, for one key/value head. */
+/* A part of a call's work: tokens of a segment, from number `first` of the segment on. */
 typedef struct AttentionTask {
     int32_t segment;
     int64_t first;
@@ -46,14 +46,15 @@ typedef struct AttentionTask {
 
 /* All tasks of a call, for every key/value head. */
 typedef struct AttentionTasks {
-    AttentionTask *list; /* scratch */
-    int64_t n;           /* tasks x heads: task i is list[i / n_kv_heads] for head i % n_kv_heads */
+    AttentionTask *list; /* in CPU_TASKS */
+    int64_t n;           /* length of the list x key/value heads: task i is list[i / n_kv_heads] for head i % n_kv_heads */
     bool parallel;       /* there is enough work for several threads */
     bool parallel_tiles; /* the same where a tile of keys must be converted first, which takes longer than the products of few queries */
 } AttentionTasks;
 
-/* Multiply-adds of a call, with causal ones counted twice, above which starting threads pays off. */
+/* Values of attention_products above which starting threads pays off. */
 enum { SERIAL_PRODUCTS = 1 << 19, SERIAL_TILES = 1 << 16 };
+/* The work of a call: tokens x keys x width of q, summed over segments; each token counts the keys that the segment's last token sees. */
 static inline int64_t attention_products(const AttentionShape *shape) {
     const Layout *layout = shape->args->layout;
     int64_t products = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs of tensor elements as floats, and the block loops of elementwise kernels. */
+/* Runs (consecutive elements of a tensor) as floats, and the block loops of elementwise kernels. */
 #ifndef TUNE_BLOCKS_H
 #define TUNE_BLOCKS_H
 
@@ -54,6 +54,7 @@ static inline void run_round(const float *values, int64_t n, float beta, uint16_
 
 #endif
 
+/* Converts elements at..at+n-1, of f32, bf16 or f16, to floats. */
 static inline void floats_from(const Tensor *tensor, int64_t at, int64_t n, float *restrict out) {
     const uint16_t *restrict bits = (const uint16_t *)tensor->elements + at;
     if (tensor->dtype == DT_F32)
@@ -114,6 +115,7 @@ typedef struct RowSums {
     float *memory; /* (n_blocks, n_sums, width) */
 } RowSums;
 
+/* Makes n_sums sums of `width` zeros for each block, in CPU_SHARED. */
 static inline RowSums row_sums_begin(int64_t rows, int64_t width, int64_t n_sums) {
     enum { SMALLEST = 32, MOST = 64 };
     RowSums sums = {.block_rows = MAX((int64_t)SMALLEST, blocks_of(rows, MOST)), .width = width, .n_sums = n_sums};
@@ -124,6 +126,7 @@ static inline RowSums row_sums_begin(int64_t rows, int64_t width, int64_t n_sums
     return sums;
 }
 
+/* The sum number `which` of a block: (width). */
 static inline float *row_sums_of(const RowSums *sums, int64_t block, int64_t which) {
     return sums->memory + (block * sums->n_sums + which) * sums->width;
 }

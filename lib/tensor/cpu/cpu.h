@@ -53,9 +53,10 @@ void cpu_tile_kernels_amx(Device *device);
 #undef KERNEL
 #endif
 
-/* Scratch memory of the calling OpenMP thread, aligned to 64 bytes, not cleared, kept for the next kernel. Each slot is one piece, valid until the
- * thread requests the same slot again. CPU_SHARED, CPU_TASKS and, for products, CPU_TRANSPOSED are for memory allocated before a kernel's parallel
- * loop, CPU_LOCAL for memory of its iterations; the other slots are for products (host/gemm*.c, *product.c) and for attention_backward.c. */
+/* Returns scratch memory of the calling OpenMP thread, aligned to 64 bytes, not cleared, kept for the next kernel. Each slot is one piece, valid
+ * until the thread requests the same slot again. The program aborts if there is no memory. CPU_SHARED, CPU_TASKS and, for products, CPU_TRANSPOSED
+ * are for memory allocated before a kernel's parallel loop, CPU_LOCAL for memory of its iterations; the other slots are for products (host/gemm*.c,
+ * *product.c) and for attention_backward.c. */
 enum { CPU_SHARED, CPU_TASKS, CPU_LOCAL, CPU_TILE_A, CPU_TILE_B, CPU_TILE_C, CPU_TRANSPOSED, CPU_LIBRARY, CPU_SLOTS };
 void *cpu_scratch(int slot, size_t bytes);
 /* True while a step is planned (cpu_plan). Then cpu_scratch only records the size and returns an address that must not be used, except for
@@ -69,8 +70,8 @@ int cpu_team_member(void); /* number of the calling thread in the team, 0 for al
 
 bool cpu_has(const char *feature); /* one of the words of CpuInfo.features */
 
-/* True if the fast kernels support these dtypes: f32 and bf16, and f16 for tensors that are only read. The reference kernels do the rest. NULL
- * tensors are allowed. */
+/* True if the fast kernels support the dtypes of these tensors: f32, bf16 and, unless the kernel writes to them (`written`), f16. A kernel calls the
+ * reference device's kernel for other dtypes. NULL tensors are allowed. */
 bool cpu_fast(const Tensor *const *tensors, size_t n, bool written);
 #define CPU_READS(...) cpu_fast((const Tensor *const[]){__VA_ARGS__}, sizeof((const Tensor *const[]){__VA_ARGS__}) / sizeof(Tensor *), false)
 #define CPU_WRITES(...) cpu_fast((const Tensor *const[]){__VA_ARGS__}, sizeof((const Tensor *const[]){__VA_ARGS__}) / sizeof(Tensor *), true)

@@ -5,10 +5,10 @@
  * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results have the same bits
  * for any number of threads. Operands in another dtype are converted tile by tile; a constant weight is converted or packed once.
  *
- * Do the bits of a row depend on the other rows? With our own products never. With oneDNN never either, as test_matmul checks for 1 to 300 rows, but
- * only because rows are padded: with AVX2 its kernels take rows in sixes or fours and sum the remaining ones in another order; its bf16 product cuts
- * long inner dimensions by the number of rows (measured), so there a tile always has all its rows. OpenBLAS rounds some columns differently for rows
- * 6 to 11 of each 12 (measured on Zen, 0.3.21), and padding does not help: a row's last bits depend on its position.
+ * The bits of a row of the result do not depend on the other rows with our own products, nor with oneDNN (test_matmul checks 1 to 300 rows). With
+ * oneDNN this holds because rows are padded: with AVX2 its kernels take rows in sixes or fours and sum the remaining ones in another order; its bf16
+ * product cuts long inner dimensions by the number of rows (measured), so there a tile always has all its rows. With OpenBLAS the last bits of a row
+ * depend on its position: it rounds some columns differently for rows 6 to 11 of each 12 (measured on Zen, 0.3.21), and padding does not help.
  */
 #ifndef TUNE_GEMM_H
 #define TUNE_GEMM_H
@@ -29,9 +29,10 @@ void gemm_packed_free(void *packed);
 
 /* ---- row functions, compiled for each instruction set ---- */
 
+/* Statistics of a row of logits z. */
 typedef struct LogitRow {
     float largest;
-    double sum, weighted, total; /* of exp(z - largest), of (z - largest) exp(z - largest), and of z */
+    double sum, weighted, total; /* sums: of exp(z - largest), of (z - largest) exp(z - largest), and of z */
 } LogitRow;
 
 /* The values that turn a row of logits into gradients with respect to the plain products. */
@@ -82,11 +83,12 @@ const char *onednn_version(void);
 
 /* ---- products of memory that is not in tensors ---- */
 
+/* A factor of a product. */
 typedef struct Operand {
     const void *data;
     DType dtype;
-    int64_t ld;
-    bool transposed;
+    int64_t ld;      /* elements from line to line in memory */
+    bool transposed; /* the factor is the transpose of what is in memory */
 } Operand;
 static inline bool operands_same(const Operand *a, const Operand *b) {
     return a->data == b->data && a->dtype == b->dtype && a->ld == b->ld && a->transposed == b->transposed;
@@ -118,8 +120,8 @@ typedef struct Product {
     bool nontemporal;           /* as in Matmul */
     bool round_b, round_more_b; /* whether to round b and more_b to bf16 before multiplying: for products in f32 that replace products of bf16 */
 } Product;
-void product_run(const Product *product);
-enum { PRODUCTS_MOST = 4 }; /* maximum in one call */
+void product_run(const Product *product); /* on all threads */
+enum { PRODUCTS_MOST = 4 };               /* maximum in one call */
 
 /* A product computed tile by tile, for callers that use each tile at once. Prepare it outside a parallel region; inside, a thread begins a column
  * of tiles before it computes tiles of that column. */

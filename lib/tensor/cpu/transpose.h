@@ -105,13 +105,13 @@ static inline __attribute__((always_inline)) void transpose_piece(TransposeLines
     words[3] = transpose_high_halves(high, high2);
 }
 
-/* Prefetches during the loading of lines, a share with each piece. `along`: the same lines a bit further on, because otherwise all lines would
- * miss the first-level cache at once. `upcoming`: as many bytes from several other places at once, because memory delivers several streams faster
- * than one; not needed for lines that continue past their end as streams. */
+/* Prefetches while lines are loaded, some cache lines with each piece. */
 enum { ASKED = VEC_FLOATS * TRANSPOSE_BYTES / 64 }; /* cache lines of each of the two, for VEC_FLOATS lines */
 typedef struct Prefetch {
+    /* along: the same lines a bit further on, because otherwise all lines would miss the first-level cache at once. upcoming: as many bytes from
+     * several other places, because memory delivers several streams faster than one; NULL: none, as for lines that continue past their end */
     const char *along, *upcoming;
-    int turn;
+    int turn; /* number of pieces so far */
 } Prefetch;
 
 static inline Prefetch prefetch_new(const char *lines, const char *upcoming) { return (Prefetch){lines + 128, upcoming, 0}; }

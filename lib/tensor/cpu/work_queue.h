@@ -34,7 +34,7 @@ static inline WorkQueue work_queue_new(int64_t n_tasks) {
     return work_queue_begin(cpu_scratch(CPU_TASKS, (size_t)work_queue_count(n_tasks) * sizeof(WorkRange)), n_tasks);
 }
 
-/* The next task of the calling thread, -1 = none is left. *at: 0 at first. */
+/* The next task of the calling thread, -1 = none is left. *at: a variable of the thread, 0 before its first call. */
 static inline int64_t work_queue_next(const WorkQueue *queue, int64_t *at) {
     for (; *at < queue->n; ++*at) {
         WorkRange *share = &queue->list[(omp_get_thread_num() + *at) % queue->n];

@@ -12,7 +12,8 @@
 
 #include "lib/tensor/dtype.h"
 
-/* A format of blocks that contain their own scales. Rows consist of whole blocks. Source: ggml-quants.c of llama.cpp. */
+/* A format of blocks that contain their own scales. A row consists of whole blocks. Formats live as long as the program. Source: ggml-quants.c of
+ * llama.cpp. */
 typedef struct QuantFormat {
     const char *name;
     DType dtype;
@@ -24,7 +25,7 @@ typedef struct QuantFormat {
     /* Quantises a row of finite values; count: a multiple of `block`. importance: a weight above 0 for the squared error of each element, or NULL. A
      * scale beyond the range of float16 becomes infinite. */
     void (*write)(const float *values, int64_t count, const float *importance, uint8_t *blocks);
-    const char *help;
+    const char *help; /* one line for people */
 } QuantFormat;
 const QuantFormat *quant_format_named(const char *name); /* NULL: there is none of that name */
 const QuantFormat *quant_format_of(DType dtype);         /* NULL: its elements are stored one by one */
@@ -34,25 +35,28 @@ const QuantFormat *quant_formats(size_t *n);             /* all of them */
 /* ---- bitsandbytes: a code of 4 bits an element, and a scale (absmax) for each block of the flattened tensor, so that blocks may cross rows.
  * Source: csrc/ of bitsandbytes ---- */
 
-typedef enum FourBitKind { FOUR_BIT_NF4, FOUR_BIT_FP4 } FourBitKind;
+typedef enum FourBitKind {
+    FOUR_BIT_NF4, /* quantiles of the normal distribution. Source: QLoRA, arXiv 2305.14314 */
+    FOUR_BIT_FP4  /* floats of 4 bits */
+} FourBitKind;
 enum { FOUR_BIT_NESTED = 256 }; /* scales in a block of nested statistics */
-/* Arrays at any address, in the byte order of the machine. With nested statistics the scales are codes of 8 bits as well: scale i is
- * nested_map[absmax_codes[i]] * nested_absmax[i / nested_block] + offset. */
+/* A quantised tensor. Arrays are at any address, in the byte order of the machine. With nested statistics ("double quantisation") the scales are
+ * quantised as well, to codes of 8 bits: scale i is nested_map[absmax_codes[i]] * nested_absmax[i / nested_block] + offset. */
 typedef struct FourBit {
     const uint8_t *packed; /* (count + 1) / 2 bytes; element 2j is in the high half of byte j */
     const float *map;      /* 16 values */
-    int64_t block;         /* elements of a scale */
+    int64_t block;         /* elements that share a scale */
     const void *absmax;    /* float32; NULL: nested statistics */
     const uint8_t *absmax_codes;
     const void *nested_map; /* 256 float32 */
     const void *nested_absmax;
-    int64_t nested_block;
+    int64_t nested_block; /* scales that share an element of nested_absmax */
     float offset;
 } FourBit;
-const float *four_bit_map(FourBitKind kind);
-/* Elements first .. first + n - 1 of the flattened tensor. */
+const float *four_bit_map(FourBitKind kind); /* the 16 values of its codes */
+/* Dequantises elements first .. first + n - 1 of the flattened tensor. */
 void four_bit_read(const FourBit *from, int64_t first, int64_t n, float *values);
-/* Quantises `count` finite values. packed: (count + 1) / 2 bytes; absmax: a scale for each block, of which the last may be short. */
+/* Quantises `count` finite values. packed: (count + 1) / 2 bytes, written; absmax: one scale for each block, written. The last block may be short. */
 void four_bit_write(FourBitKind kind, const float *values, int64_t count, int64_t block, uint8_t *packed, float *absmax);
 /* Quantises n scales: codes (n), nested_absmax (one for each FOUR_BIT_NESTED of them), and their mean, the offset. */
 void four_bit_nest(const float *absmax, int64_t n, uint8_t *codes, float *nested_absmax, float *offset);

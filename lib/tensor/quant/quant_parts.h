@@ -15,7 +15,7 @@
 #include "lib/tensor/quant/quant_formats.def"
 #undef QUANT
 
-enum { SMALL_BLOCK = 32, SUPER_BLOCK = 256 };
+enum { SMALL_BLOCK = 32, SUPER_BLOCK = 256 }; /* elements of a block: of the formats of 32, and of those of 256 (ggml's k-quants) */
 
 static inline float half_at(const uint8_t *at) {
     uint16_t bits;
@@ -42,19 +42,19 @@ static inline int nearest_int(float value) {
 float quant_largest(const float *x, int n);
 #define QUANT_ZERO 1e-15f /* a group without larger values has the scale 0 */
 
-/* Fills weights with importance * sqrt(variance + x^2). */
+/* Fills weights (n) with importance * sqrt(variance + x^2). */
 void quant_weigh(const float *x, const float *importance, float variance, int n, float *weights);
 float quant_sum_of_squares(const float *x, int64_t n);
 
-/* The searches write codes and return the scale. */
+/* Searches for the scale of n values: each writes their codes (n) and returns the scale. weights (n): of the squared errors. */
 
-/* An affine search: value = scale * code - *negative_min, codes 0..levels. Tries the inverse scales (least + step * k + levels) / range for
- * k = 0..steps, and keeps the one of the least weighted error: absolute, or squared. */
+/* value = scale * code - *negative_min. Tries the inverse scales (least + step * k + levels) / range of the values, k = 0..steps, and keeps the one
+ * with the smallest weighted error. */
 typedef struct AffineSearch {
-    int levels;
+    int levels; /* the largest code; codes begin at 0 */
     float least, step;
     int steps;
-    bool absolute;
+    bool absolute; /* errors are absolute; else squared */
 } AffineSearch;
 float quant_search_affine(const AffineSearch *search, const float *x, const float *weights, int n, uint8_t *codes, float *negative_min);
 /* value = scale * (code - levels), codes 0..2 levels - 1. weights NULL: x^2. */

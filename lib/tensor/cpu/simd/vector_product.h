@@ -16,7 +16,7 @@ static inline void line_load(const Operand *from, int64_t line, int64_t at, int6
     for (int64_t i = n; i < padded; i++) to[i] = 0;
 }
 
-/* Whether vector_skinny.c supports the product and is faster: C has few rows, and B is a weight (n, k) times their transposed rows. */
+/* Whether vector_skinny.c supports the product and is faster: C has few rows, and B is the transpose of a weight (n, k). */
 bool ISA_FN(skinny_fits)(const Product *product);
 /* Runs up to PRODUCTS_MOST products. */
 void ISA_FN(skinny_run)(const Product *products, int n);

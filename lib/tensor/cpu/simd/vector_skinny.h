@@ -11,7 +11,7 @@
 
 enum {
     SKINNY_MOST = VEC_REGISTERS == 32 ? 24 : 8, /* rows that have their sums in registers */
-    SKINNY_TWO = VEC_REGISTERS == 32 ? 8 : 4,   /* up to so many rows use two vectors, because a single chain of sums leaves the multipliers idle */
+    SKINNY_TWO = VEC_REGISTERS == 32 ? 8 : 4,   /* up to this number of rows two vectors are used: one chain of sums leaves multipliers idle */
     SKINNY_COLS = 2 * VEC_FLOATS                /* lines at a time */
 };
 
@@ -88,7 +88,7 @@ static inline __attribute__((always_inline)) void skinny_rows(int64_t rows, cons
 #undef SKINNY_ROWS
 
 /* sums[r][lane] += a[k][r] b[lane][k] for all k below `depth`, SKINNY_COLS lines of b, and a number of rows from skinny_width. Reads lines to the
- * end of their last piece. `soon`: memory to prefetch meanwhile, as much as is read; NULL: none, as for lines in a cache. */
+ * end of their last piece. upcoming: memory to prefetch meanwhile, as much as is read; NULL: none, as for lines in a cache. */
 __attribute__((noinline, unused)) static void skinny_sum(int64_t rows, DType dtype, int64_t depth, const float *a, const char *b, int64_t line,
                                                          const char *upcoming, float *sums, int64_t sums_line) {
     if (dtype == DT_F32)

@@ -69,8 +69,9 @@ static inline void scores_cap(const AttentionShape *shape, Columns keys, float *
     for (int64_t i = keys.begin * LANES; i < keys.end * LANES; i++) scores[i] = cap * fast_tanh(scores[i] * scale);
 }
 
-/* Turns scores of keys begin..end-1 of a tile, (KEY_TILE, LANES), into weights. Their base increases only where weights would become too large
- * otherwise; then the function returns true, and the caller must multiply the sums so far by shrunk[LANES]. */
+/* Turns scores of keys begin..end-1 of a tile, (KEY_TILE, LANES), into weights 2^(score x log2 e - base) as bf16, and adds them to total (LANES). The
+ * base (LANES) of a query increases only if a weight would exceed 2^EXPONENT_HEADROOM; then the function returns true, and the caller must multiply
+ * the sums so far by shrunk (LANES). */
 static inline bool softmax_lanes(const AttentionShape *shape, Columns keys, const float *scores, float *base, float *total, char *weights,
                                  float *shrunk) {
     const __m512i pairs =

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of a weight with a few columns, as in decoding (its attention transposes keys in the same way): the weight is read from memory once, so
- * little work may be done for each line of it.
+/* Products of a weight with a few columns, as in decoding. The attention of single tokens uses the same code for keys. The time is that of reading
+ * the weight from memory, so the work for each line of it must be small.
  *
  * The weight's rows become the lanes of a vector, sixteen rows at a time (transpose.h), and the columns' values are broadcast. No lane is wasted, and
  * an element is the same chain of sums in order of k as in a tile (tiles.h).
@@ -12,7 +12,7 @@
 #include "lib/tensor/cpu/transpose.h"
 
 enum {
-    SKINNY_LINES = 32, /* after so many lines come those that are prefetched */
+    SKINNY_LINES = 32, /* the lines to prefetch are this number of lines further on */
     SKINNY_PAIRS = TRANSPOSE_WORDS
 };
 

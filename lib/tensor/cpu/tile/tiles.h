@@ -146,7 +146,7 @@ typedef struct TileLines {
 } TileLines;
 
 /* 16 x 16 sums (+)= a b, through the tiles of `k` values of the sum; sums stay in registers. Tiles of B are b_column bytes apart. Prefetches
- * memory at `soon` (NULL: none), 16 lines with each tile: the processor would ignore some of a larger number. */
+ * memory at `upcoming` (NULL: none), 16 lines with each tile: the processor would ignore some of a larger number. */
 static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, const char *b, int64_t b_column, void *c, int64_t c_line, bool add,
                                                         const char *upcoming) {
     __m512 sum[TILE_ROWS];
@@ -171,7 +171,7 @@ static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, 
 
 /* The same for eight rows and two tiles of columns, the second `b_right` and `c_right` bytes after the first: a broadcast value of A serves two
  * products, so that loads do not slow a processor that multiplies twice a cycle (Zen 5: 390 -> 460 GF/s a core; one that multiplies once a cycle
- * is equally fast either way). `soon`: 8 lines with each tile. */
+ * is equally fast either way). Prefetches 8 lines with each tile. */
 enum { HALF_ROWS = TILE_ROWS / 2 };
 static __attribute__((noinline, unused)) void tiles_sum_two(int64_t k, TileLines a, const char *b, int64_t b_right, int64_t b_column, char *c,
                                                             int64_t c_right, int64_t c_line, bool add, const char *upcoming) {
