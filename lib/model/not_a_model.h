@@ -9,7 +9,7 @@
 
 /* For a directory that does not exist. If its name looks like org/name, the hint says how to download it from Hugging Face. what: A_MODEL,
  * AN_ADAPTER or the like. */
-#define A_MODEL "a model is a directory with config.json and model.safetensors"
+#define A_MODEL "a model is a directory with config.json and model.safetensors, or a .gguf file"
 #define AN_ADAPTER "an adapter is a directory with adapter_config.json and adapter_model.safetensors"
 Status hint_no_directory(Status status, const char *dir, const char *what);
 /* For a directory without config.json, or without weights: the hint follows from the files in it. */
