@@ -232,7 +232,11 @@ static void *arena_full(const Arena *arena, size_t size) {
 /* *is_zero: the memory is fresh from the system, so nobody has written to it. */
 static uint8_t *arena_take(Arena *arena, size_t size, bool *is_zero) {
     size_t rounded = arena_rounded(size);
-    if (rounded == SIZE_MAX || failure_is_due()) return arena_full(arena, size);
+    if (rounded == SIZE_MAX) return arena_full(arena, size);
+    if (failure_is_due()) {
+        arena->refused = true;
+        return arena_full(arena, size);
+    }
     if (arena->limit > 0 && rounded > arena->limit - MIN(arena->limit, arena_used(arena))) return arena_full(arena, size);
     while (arena->current && rounded > arena->current->capacity - arena->current->used && arena->current->next) {
         arena->before += arena->current->used;

@@ -12,6 +12,7 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -407,6 +408,32 @@ TEST(a_tiny_disk_loses_nothing) {
 }
 #endif
 
+#ifdef __linux__
+/* The library's calls of close come here: after it was closed, a file may turn out not to be kept. */
+static bool close_fails;
+int close(int fd) {
+    long result = syscall(SYS_close, fd);
+    if (!close_fails || result != 0) return (int)result;
+    close_fails = false;
+    errno = EIO;
+    return -1;
+}
+
+/* The caller appends the line again, so it must not be there twice. */
+TEST(an_append_that_fails_at_its_end_leaves_nothing) {
+    const char *path = temp_file(test_folder, "appended.jsonl");
+    Str text = {0};
+    check_ok(file_append(path, "one\n", 4));
+    close_fails = true;
+    assert_int_equal(file_append(path, "two\n", 4), ST_RESOURCE);
+    assert_false(close_fails);
+    check_ok(file_append(path, "two\n", 4));
+    check_ok(file_read(path, 100, &text));
+    assert_string_equal(str_text(&text), "one\ntwo\n");
+    str_release(&text);
+}
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_mapped_and_read),
@@ -426,6 +453,9 @@ int main(void) {
         cmocka_unit_test(no_answer_is_no_no),
         cmocka_unit_test(what_is_replaced_leaves_nothing_but_its_mode),
         cmocka_unit_test(what_grows_is_not_written_through_a_link),
+#ifdef __linux__
+        cmocka_unit_test(an_append_that_fails_at_its_end_leaves_nothing),
+#endif
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

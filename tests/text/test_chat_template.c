@@ -356,6 +356,26 @@ TEST(defaults_are_part_of_what_is_saved) {
     str_release(&text);
 }
 
+/* A template that finds no memory is no wrong input. */
+TEST(full_memory_is_no_fault_of_a_template) {
+    const char source[] = "{% for m in messages %}{{ m.content ~ '!' }}{% endfor %}";
+    ChatTemplate *chat;
+    check_ok(chat_template_parse("loop", source, strlen(source), &chat));
+    json_t *variables = json_pack("{s:[{s:s}]}", "messages", "content", "a");
+    int failed = 0;
+    for (long n = 1; n <= 4; n++) {
+        ChatRendering rendering = {0};
+        arena_fail_at(n);
+        Status status = render(chat, variables, &rendering);
+        arena_fail_at(0);
+        if (status != ST_OK) assert_int_equal(status, ST_RESOURCE), failed++;
+        chat_rendering_release(&rendering);
+    }
+    assert_true(failed > 0);
+    json_decref(variables);
+    chat_template_free(chat);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(real_templates_give_what_jinja2_gives),
@@ -367,6 +387,7 @@ int main(void) {
         cmocka_unit_test(what_runs_wild_is_stopped),
         cmocka_unit_test(shipped_templates_and_those_of_a_directory),
         cmocka_unit_test(defaults_are_part_of_what_is_saved),
+        cmocka_unit_test(full_memory_is_no_fault_of_a_template),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
