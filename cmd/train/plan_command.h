@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of tune plan: the task of a recipe (plan_recipe.c, plan_rows.c), its result as tables and JSON (plan_print.c), and as a page (plan_page.c). */
+/* The parts of tune plan: the task of a recipe (plan_recipe.c, plan_rows.c), its result as tables and JSON (plan_print.c), and as a page
+ * (plan_page.c). */
 #ifndef TUNE_PLAN_COMMAND_H
 #define TUNE_PLAN_COMMAND_H
 
