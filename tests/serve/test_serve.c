@@ -653,6 +653,114 @@ TEST(requests_share_the_beginning_of_prompts) {
     str_release(&body);
 }
 
+/* ---- bad clients ---- */
+
+static int send_text(const char *text) {
+    int fd = http_connect(server_port(server));
+    assert_true(http_send(fd, text, strlen(text)));
+    return fd;
+}
+
+/* Reads until the other end closes or `part` has come `times` times. */
+static void check_receives(int fd, const char *part, int times) {
+    Str text = {0};
+    char bytes[4096];
+    for (int found = 0; found < times;) {
+        ssize_t n = recv(fd, bytes, sizeof bytes, 0);
+        if (n <= 0) break;
+        str_append_n(&text, bytes, (size_t)n);
+        found = 0;
+        for (const char *at = str_text(&text); (at = strstr(at, part)); at++) found++;
+    }
+    int found = 0;
+    for (const char *at = str_text(&text); (at = strstr(at, part)); at++) found++;
+    if (found != times) fail_msg("'%s' came %d times, not %d, in: %s", part, found, times, str_text(&text));
+    str_release(&text);
+}
+
+static void check_lives(void) {
+    HttpAnswer answer = ask("/v1/completions", "{\"prompt\": \"1\", \"max_tokens\": 2}");
+    assert_int_equal(answer.status, 200);
+    http_answer_release(&answer);
+}
+
+TEST(two_requests_in_one_piece_get_two_answers) {
+    static const char get[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    char twice[2 * sizeof get];
+    start_usual();
+    snprintf(twice, sizeof twice, "%s%s", get, get);
+    int fd = send_text(twice);
+    check_receives(fd, "HTTP/1.1 200", 2);
+    close(fd);
+    fd = send_text("GET /health HTTP/1.0\r\n\r\n");
+    check_receives(fd, "200 OK", 1);
+    close(fd);
+    stop_server();
+}
+
+TEST(a_half_closed_connection_counts_as_closed) {
+    start_usual();
+    int fd = send_text("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    shutdown(fd, SHUT_WR);
+    check_receives(fd, "HTTP/1.1 200", 1); /* answered at once, so nobody looks */
+    close(fd);
+    fd = send_text("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 66\r\n\r\n"
+                   "{\"prompt\": \"1\", \"max_tokens\": 500, \"n\": 64, \"ignore_eos\": true   }");
+    wait_for_metric("tune_requests_running", 1);
+    shutdown(fd, SHUT_WR);
+    wait_for_metric("tune_cancelled_total", 1);
+    close(fd);
+    fd = send_text("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 70\r\n\r\n{\"prom");
+    close(fd);
+    check_lives();
+    stop_server();
+}
+
+TEST(too_much_is_refused) {
+    size_t n = (size_t)3 << 20;
+    Str text = {0};
+    char *zeros = calloc(1, n);
+    start_usual();
+    str_printf(&text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n", n);
+    int fd = send_text(str_text(&text));
+    (void)http_send(fd, zeros, n);
+    check_receives(fd, "HTTP/1.1 413", 1);
+    close(fd);
+    str_clear(&text);
+    str_printf(&text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\n", n);
+    fd = send_text(str_text(&text));
+    (void)http_send(fd, zeros, n);
+    (void)http_send(fd, "\r\n0\r\n\r\n", 7);
+    check_receives(fd, "HTTP/1.1 413", 1);
+    close(fd);
+    str_clear(&text);
+    str_append(&text, "GET /health HTTP/1.1\r\nHost: localhost\r\nX: ");
+    for (int i = 0; i < 9000; i++) str_append(&text, "01234567");
+    fd = http_connect(server_port(server));
+    (void)http_send(fd, text.data, text.len); /* the server may close before all was sent */
+    close(fd);
+    fd = send_text("nonsense\r\n\r\n");
+    close(fd);
+    check_lives();
+    str_release(&text);
+    free(zeros);
+    stop_server();
+}
+
+/* Its answers fill the buffers of the system and then those of the server; others do not notice. */
+TEST(a_client_that_never_reads_harms_nobody) {
+    static const char body[] = "{\"prompt\": \"1\", \"max_tokens\": 400, \"n\": 8, \"ignore_eos\": true, \"stream\": true, \"logprobs\": 5}";
+    char text[512];
+    int fds[4];
+    start_usual();
+    snprintf(text, sizeof text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+    for (int i = 0; i < 4; i++) fds[i] = send_text(text);
+    check_lives();
+    for (int i = 0; i < 4; i++) close(fds[i]);
+    check_lives();
+    stop_server();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_that_of_generate_alone_and_in_company),
@@ -669,6 +777,10 @@ int main(void) {
         cmocka_unit_test(adapters_are_models_that_come_and_go),
         cmocka_unit_test(pages_waste_less_than_whole_requests),
         cmocka_unit_test(requests_share_the_beginning_of_prompts),
+        cmocka_unit_test(two_requests_in_one_piece_get_two_answers),
+        cmocka_unit_test(a_half_closed_connection_counts_as_closed),
+        cmocka_unit_test(too_much_is_refused),
+        cmocka_unit_test(a_client_that_never_reads_harms_nobody),
     };
     return cmocka_run_group_tests(tests, set_up, clean_up);
 }
