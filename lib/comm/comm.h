@@ -120,13 +120,14 @@ Status comm_receive(Comm *comm, CommKind kind, const char *name, int from, void 
 /* What this rank does now: "backward of layer", 17 in step 40. Other ranks name it if they wait for this rank. `phase` is a string literal; `index` is
  * left out if it is negative. Costs three stores. */
 void comm_phase(Comm *comm, int64_t step, const char *phase, int64_t index);
-/* Tells all ranks that this one fails with `status` and this thread's text, so that they leave too. Does nothing if the failure came from another
- * rank. Returns whether this rank is the one that prints the text: rank 0 if it is there, else the rank that failed. */
+/* Tells all ranks that this one fails with `status` and this thread's text, so that they leave too; nothing if the failure came from another rank.
+ * To be called before the memory of operations under way is freed; a wait that fails has done it. Returns whether this rank is the one that prints
+ * the text: rank 0 if it is there, else the rank that failed. Later calls return the same. */
 bool comm_fail(Comm *comm, Status status);
 
 /* Sums over the time since the world was opened, of payload without headers. `sent` of one rank to another is `received` there. */
 typedef struct CommCount {
-    uint64_t sent, received;               /* bytes */
+    uint64_t sent, received;              /* bytes */
     uint64_t sent_segments, got_segments; /* messages of at most COMM_SEGMENT bytes */
 } CommCount;
 /* Counts of all groups with world rank `peer`; a negative peer: with all ranks */
@@ -154,8 +155,9 @@ typedef struct CommTransport {
     void (*idle)(void *state, int microseconds); /* sleeps at most so long, less if something arrives */
     /* NULL: there is none. Starts the library's own sum of `n` floats, each rank the elements of `first`, over the ranks of a group. */
     Status (*sum)(void *state, const int *ranks, int n_ranks, int tag, float *x, float *sum, const size_t *first, CommRequest *request);
-    /* Ends the transport, and frees it. With a failure all ranks end at once. */
+    /* Ends the transport, and frees it. */
     void (*close)(void *state, Status why);
+    bool ends_all;  /* `close` with a failure ends all ranks */
     char title[64]; /* "Open MPI 4.1.4" */
 } CommTransport;
 
