@@ -429,6 +429,12 @@ Status generator_step(Generator *g) {
 
 bool generator_busy(const Generator *g) { return g->n_active > 0 || g->n_queue > 0; }
 
+static void count_tokens(GeneratorStats *stats, const GenerateRequest *request, int64_t n_pages, int64_t cached) {
+    stats->lost_tokens += n_pages * KV_PAGE_SIZE - cached;
+    stats->cached_tokens += cached;
+    stats->longest_tokens += longest_of(request);
+}
+
 GeneratorStats generator_stats(const Generator *g) {
     int64_t kept = g->prefixes ? prefix_kept(g->prefixes) : 0, n_pages = g->cache->pages.n_pages;
     GeneratorStats stats = {.running = g->n_active,
@@ -441,8 +447,8 @@ GeneratorStats generator_stats(const Generator *g) {
                             .prompt_tokens = g->prompt_tokens,
                             .found_tokens = g->found_tokens};
     for (int64_t i = 0; i < g->n_slots; i++)
-        if (g->slots[i].group) stats.lost_tokens += g->slots[i].pages.n * KV_PAGE_SIZE - g->slots[i].cached;
-    for (int64_t i = 0; i < g->n_queue; i++) stats.lost_tokens += g->queue[i]->pages.n * KV_PAGE_SIZE - g->queue[i]->done;
+        if (g->slots[i].group) count_tokens(&stats, &g->slots[i].group->request, g->slots[i].pages.n, g->slots[i].cached);
+    for (int64_t i = 0; i < g->n_queue; i++) count_tokens(&stats, &g->queue[i]->request, g->queue[i]->pages.n, g->queue[i]->done);
     return stats;
 }
 

@@ -205,6 +205,8 @@ typedef struct GeneratorStats {
     int64_t shared;                      /* pages that several requests use */
     int64_t kept;                        /* pages of earlier requests, kept until their memory is needed (keep_prefixes) */
     int64_t lost_tokens;                 /* places after the last tokens in the last pages of requests */
+    int64_t cached_tokens;               /* tokens of running samples and waiting prompts that are in the cache */
+    int64_t longest_tokens;              /* the same at their full length, with max_new_tokens: what a reservation in one piece would take */
     int64_t prompt_tokens, found_tokens; /* since it was opened: tokens of admitted prompts; those of them that were in shared or kept pages */
 } GeneratorStats;
 GeneratorStats generator_stats(const Generator *generator);
@@ -266,5 +268,11 @@ typedef struct ScoreStem {
 /* Scores the branches of stems; a stem's tokens are computed once for all of its branches. logprobs[0] of a branch is that of its first token given
  * the stem. Fails as score_rows does. */
 Status score_branches(const Model *model, const ScoreStem *stems, size_t n_stems);
+/* As score_rows for one row, with the n_top likeliest tokens at each place, in order (of equal ones the lower id first). top: (n, n_top); the first
+ * n_top have ids -1 and NaN. Computes logits of a few tokens at a time. Fails as score_rows does. */
+Status score_top(const Model *model, const ScoreRow *row, int64_t n_top, TokenLogprob *top);
+/* The text as one vector of length 1: the first n_dims (at most hidden_size) of the hidden states after the final norm, of the last token or, with
+ * `mean`, their mean over all tokens. ST_INPUT: an unknown id; ST_RESOURCE. */
+Status text_vector(const Model *model, const int32_t *ids, size_t n, bool mean, int64_t n_dims, double *vector);
 
 #endif
