@@ -66,10 +66,10 @@ int32_t build_call(Builder *b, int32_t rule, bool deeper, int32_t next);
 /* ---- texts ---- */
 
 int32_t build_text(Builder *b, const char *text, size_t len, int32_t next);
-int32_t build_special(Builder *b, const char *text, int32_t next);            /* the special token of this text, or the text itself */
-int32_t build_space(Builder *b, int32_t next);                                /* nothing, a blank, or a line end and the indent after it */
-int32_t build_quoted(Builder *b, const char *text, size_t len, int32_t next); /* as a JSON string */
-int32_t build_character(Builder *b, int32_t next);                            /* a character within a JSON string, escaped or not */
+int32_t build_special(Builder *b, const char *text, size_t len, int32_t next); /* the special token of this text, or the text itself */
+int32_t build_space(Builder *b, int32_t next);                                 /* nothing, a blank, or a line end and the indent after it */
+int32_t build_quoted(Builder *b, const char *text, size_t len, int32_t next);  /* as a JSON string */
+int32_t build_character(Builder *b, int32_t next);                             /* a character within a JSON string, escaped or not */
 /* `least` to `most` of them; most < 0: no limit */
 int32_t build_characters(Builder *b, int64_t least, int64_t most, int32_t next);
 int32_t build_value(Builder *b, int32_t next); /* any JSON value */

@@ -12,8 +12,8 @@ int32_t build_text(Builder *b, const char *text, size_t len, int32_t next) {
     return next;
 }
 
-int32_t build_special(Builder *b, const char *text, int32_t next) {
-    int32_t spelt = build_text(b, text, strlen(text), next);
+int32_t build_special(Builder *b, const char *text, size_t len, int32_t next) {
+    int32_t spelt = build_text(b, text, len, next);
     return build_split(b, build_bytes(b, MARK_SPECIAL, MARK_SPECIAL, spelt), spelt);
 }
 

@@ -521,7 +521,7 @@ TEST(special_tokens_are_named) {
     int32_t end = build_return(&b);
     CharRange any = {0, LAST_CODE_POINT};
     int32_t text = build_charset(&b, &(CharSet){&any, 1, 0}, false, end);
-    check_ok(builder_finish(&b, build_special(&b, "<|mark|>", text), &grammar));
+    check_ok(builder_finish(&b, build_special(&b, "<|mark|>", 8, text), &grammar));
     check_ok(constraint_new(grammar, tokens, &constraint));
     int32_t mark = tokenizer_id(tokenizer, "<|mark|>"), stop = tokenizer_id(tokenizer, "<|end|>"), sign = tokenizer_id(tokenizer, "<");
     ConstraintState place = {0};
