@@ -638,6 +638,11 @@ Status comm_new(CommTransport *transport, const CommConfig *config, Comm **comm)
     return ST_OK;
 }
 
+Status comm_end(Comm *comm) {
+    char all[COMM_MAX_RANKS];
+    return comm ? comm_gather_small(comm, "end of the run", "", 1, all) : ST_OK;
+}
+
 void comm_close(Comm *comm, Status why) {
     if (!comm) return;
     World *world = comm->world;

@@ -172,6 +172,9 @@ typedef struct CommConfig {
 Status comm_new(CommTransport *transport, const CommConfig *config, Comm **world);
 /* Changes what the recipe decides, once it is read. The same on all ranks. */
 void comm_configure(Comm *world, const CommConfig *config);
+/* Waits until all ranks have come to their end, so that none leaves while another one still fails. To be called before comm_close, unless this rank
+ * fails. */
+Status comm_end(Comm *world);
 /* Ends the world. why: ST_OK or ST_INTERRUPTED if all ranks end alike, else all ranks are ended. NULL is fine. */
 void comm_close(Comm *world, Status why);
 const char *comm_title(const Comm *comm); /* of the transport: "Open MPI 4.1.4"; "" for one process */

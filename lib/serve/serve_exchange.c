@@ -44,6 +44,22 @@ void exchange_leave(Exchange *x) {
     free(x);
 }
 
+void exchange_close(Exchange *x) {
+    Server *server = x->server;
+    pthread_mutex_lock(&server->lock);
+    x->gone = true;
+    x->suspended = false;
+    *(x->before ? &x->before->next : &server->exchanges) = x->next;
+    if (x->next) x->next->before = x->before;
+    if (x->link) {
+        x->link->busy = false;
+        x->link->since = clock_seconds();
+    }
+    x->link = NULL;
+    pthread_mutex_unlock(&server->lock);
+    exchange_leave(x);
+}
+
 /* Call it with the lock. The flag is cleared first, so that a connection is resumed once for each time that it was suspended. */
 static void wake_connection(Exchange *x) {
     if (!x->suspended) return;

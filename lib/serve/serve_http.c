@@ -237,23 +237,11 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
 }
 
 static void on_completed(void *context, struct MHD_Connection *connection, void **slot, enum MHD_RequestTerminationCode how) {
-    Server *server = context;
     Exchange *x = *slot;
-    (void)connection, (void)how;
+    (void)context, (void)connection, (void)how;
     if (!x) return;
-    pthread_mutex_lock(&server->lock);
-    x->gone = true;
-    x->suspended = false;
-    *(x->before ? &x->before->next : &server->exchanges) = x->next;
-    if (x->next) x->next->before = x->before;
-    if (x->link) {
-        x->link->busy = false;
-        x->link->since = clock_seconds();
-    }
-    x->link = NULL;
-    pthread_mutex_unlock(&server->lock);
     *slot = NULL;
-    exchange_leave(x);
+    exchange_close(x);
 }
 
 static void on_connection(void *context, struct MHD_Connection *connection, void **slot, enum MHD_ConnectionNotificationCode what) {

@@ -188,9 +188,11 @@ struct Server {
 
 /* ---- serve_exchange.c: from any thread, without the lock ---- */
 
-Exchange *exchange_new(Server *server, struct MHD_Connection *connection); /* NULL: out of memory */
+/* Makes one that the connection holds. NULL: out of memory. */
+Exchange *exchange_new(Server *server, struct MHD_Connection *connection);
 void exchange_keep(Exchange *x);
 void exchange_leave(Exchange *x); /* one user less; without users it is written to the audit log and freed */
+void exchange_close(Exchange *x); /* the connection no longer holds it */
 /* The whole response. Takes the body's memory and leaves it empty. type: a constant. */
 void exchange_answer(Exchange *x, int status, const char *type, Str *body);
 void exchange_answer_json(Exchange *x, int status, JsonWriter *w);
