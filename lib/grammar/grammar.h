@@ -20,7 +20,7 @@
 
 typedef struct Grammar Grammar;
 /* A JSON Schema: type, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, enum, const, anyOf, $ref to $defs and
- * definitions, minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum, exclusiveMaximum; docs/constrained.md has the rules.
+ * definitions, minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum, exclusiveMaximum; docs/generate.md has the rules.
  * ST_INPUT: a keyword that is not supported, by its name and place; a schema without a value; one that is too large, with what is too large.
  * The caller calls grammar_free. */
 Status grammar_json_schema(const json_t *schema, Grammar **grammar);
@@ -39,6 +39,7 @@ bool grammar_accepts(const Grammar *grammar, const char *text, size_t len);
 /* Limits of a grammar. */
 enum {
     GRAMMAR_DEPTH = 64,         /* of nested objects and arrays in a text; of nested schemas; of groups in an expression */
+    GRAMMAR_RULES = 1 << 12,    /* parts that are used from several places: references, elements that are counted */
     GRAMMAR_STEPS = 1 << 18,    /* instructions of a compiled grammar */
     CONSTRAINT_BYTES = 64 << 20 /* memory of a constraint: its states and the masks of tokens that are kept */
 };
@@ -68,13 +69,10 @@ typedef struct ConstraintState {
 typedef struct TokenMask {
     const uint64_t *allowed; /* a bit for each id, tokenizer_vocab_size of them; valid until the next call with the constraint */
     bool may_end;            /* the text is complete */
-    bool must_end;           /* it is, and no token may follow */
+    bool must_end;           /* it is, and no token can follow */
 } TokenMask;
 /* The tokens that may follow a text of n tokens, after it has moved `state` there. Tokens that are special are allowed only where the grammar names
  * them, and end tokens never: the caller allows them if may_end. ST_INPUT: the tokens break the grammar, or the vocabulary has no token that goes
  * on; ST_RESOURCE: more than CONSTRAINT_BYTES are needed. */
 Status constraint_mask(Constraint *constraint, ConstraintState *state, const int32_t *ids, size_t n, TokenMask *mask);
-/* Whether the text is complete and no token may follow. Fails as constraint_mask does. */
-Status constraint_ended(Constraint *constraint, ConstraintState *state, const int32_t *ids, size_t n, bool *ended);
-
 #endif

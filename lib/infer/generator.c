@@ -174,6 +174,12 @@ Status request_check(const Model *model, const Tokenizer *tokenizer, const Sessi
         return status_hint(ST_INPUT, "make the prompt shorter or lower max_new_tokens");
     }
     if (request->n_stop && !tokenizer) return status_fail(ST_INPUT, "stop texts need a tokenizer, and the model has none");
+    if (request->constraint && !tokenizer) return status_fail(ST_INPUT, "a constraint needs a tokenizer, and the model has none");
+    if (request->constraint) TRY(constraint_mask(request->constraint, &(ConstraintState){0}, NULL, 0, &(TokenMask){0}));
+    for (size_t i = 0; i < request->sample.n_bias; i++)
+        if (request->sample.bias[i].id < 0 || request->sample.bias[i].id >= config->vocab_size)
+            return status_fail(ST_INPUT, "a bias of the unknown token id %d, the model's vocabulary has %lld", request->sample.bias[i].id,
+                               (long long)config->vocab_size);
     if (session && longest_of(request) - 1 > session_max_tokens(session))
         return status_fail(ST_INPUT, "prompt and answer are %lld tokens, more than the %lld of the session", (long long)longest_of(request) - 1,
                            (long long)session_max_tokens(session));
@@ -317,6 +323,8 @@ void sequence_release(Generator *g, Sequence *s) {
     kv_pages_release(g->cache, &s->pages);
     completion_release(&s->completion);
     stream_release(&s->stream);
+    free(s->next_top);
+    free(s->allowed);
     end_sample(g, s->group);
     *s = (Sequence){0};
     g->n_active--;

@@ -42,7 +42,7 @@ bool sample_distribution(const SampleConfig *config, double *logits, int64_t voc
 int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
                       const SampleScratch *scratch);
 bool sample_is_greedy(const SampleConfig *config);
-bool sample_is_plain(const SampleConfig *config); /* no penalties and no filters: only the logits and the temperature matter */
+bool sample_is_plain(const SampleConfig *config); /* no biases, penalties and filters: only the logits and the temperature matter */
 /* The token for a uniform draw u in [0,1): the first whose cumulative probability exceeds u. */
 int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
 
@@ -74,7 +74,8 @@ typedef struct Completion {
      * that temperature. Greedy: the same as logprobs. */
     double *tempered;
     double *filtered; /* of the chosen tokens under the final distribution, from which they were drawn; 0 when greedy */
-    /* With n_top: at each of the ids.n positions the n_top most likely tokens, in order; of equal ones the lower id comes first. NULL: none asked for */
+    /* With n_top: at each of the ids.n positions the n_top most likely tokens of the tokenizer, in order; of equal ones the lower id comes first.
+     * NULL: none were asked for */
     TokenLogprob *top;
     Str text; /* decoded, cut before a stop text; empty without a tokenizer */
     FinishReason finish;
@@ -162,7 +163,7 @@ typedef struct GenerateRequest {
     const int32_t *stop_ids; /* tokens that end a completion in addition to the model's EOS, such as the chat template's end of turn */
     bool ignore_eos;         /* neither EOS nor stop_ids end a completion */
     bool keep_special;       /* texts have special tokens, except the one that ends the completion */
-    int64_t n_top;           /* of Completion.top; at most the vocabulary */
+    int64_t n_top;           /* of Completion.top, 0 to 20 */
     /* NULL, or what the text follows; needs a tokenizer, that of its TokenBytes. Its tokens are allowed before all filters. The completion ends with
      * FINISH_STOP when nothing can follow, with or without EOS; EOS and stop_ids are allowed when the text is complete. Several requests may have
      * the same constraint. */
@@ -178,7 +179,8 @@ typedef struct GenerateRequest {
 Status generator_open(const Model *model, const Tokenizer *tokenizer, const GeneratorConfig *config, Generator **generator);
 /* Adds a request. *handle 0 with ST_OK: there is no room before a running request ends. An admitted request has room until its end.
  * Its results depend on its prompt, seed, number and sample alone, not on other requests. ST_INPUT: empty prompt, unknown id, longer than the model's
- * positions or the session, stop texts without a tokenizer; ST_RESOURCE: there would be no room for it even alone. */
+ * positions or the session, stop texts or a constraint without a tokenizer, a bias of an unknown id, a constraint that no token can begin;
+ * ST_RESOURCE: there would be no room for it even alone. */
 Status generator_add(Generator *generator, const GenerateRequest *request, GenerateHandle *handle);
 /* Computes the next token of every running sample, and parts of waiting prompts; hands out finished completions, in any order. All requests are
  * computed together, whatever their adapters; only those of an adapter with full weights of its own (modules_to_save) are computed apart. Does

@@ -17,14 +17,12 @@ typedef struct ToolSyntax ToolSyntax;
 /* The syntax of a chat template, recognised by the marks that it writes; NULL: the template writes no calls in a known syntax, or chat is NULL. */
 const ToolSyntax *tool_syntax_of(const ChatTemplate *chat);
 const char *tool_syntax_name(const ToolSyntax *syntax); /* for messages: "hermes", "mistral", ... */
-/* The parts around the JSON of a call; NULL if the arguments are not JSON. A call is: open, its name and arguments, close; separator: between two
- * calls, NULL: a call ends the answer. name_inside: {"name": NAME, key: ARGUMENTS}; otherwise NAME, middle, ARGUMENTS. list: calls are in [ ]. */
+/* The texts around the name and the JSON arguments of a call: open NAME middle ARGUMENTS close. between: what separates two calls; NULL: there is one
+ * call only. Special tokens are between two characters U+0001. */
 typedef struct ToolJson {
-    const char *open, *middle, *close, *separator, *key;
-    bool name_inside, list;
-    bool special; /* `open` and `close` are special tokens */
+    const char *open, *middle, *close, *between;
 } ToolJson;
-const ToolJson *tool_syntax_json(const ToolSyntax *syntax);
+const ToolJson *tool_syntax_json(const ToolSyntax *syntax); /* NULL: the syntax does not write arguments as JSON */
 
 typedef enum ReplyKind { REPLY_TEXT, REPLY_REASONING, REPLY_CALL } ReplyKind;
 typedef struct ReplyPiece {
@@ -37,9 +35,10 @@ typedef struct ReplyPiece {
 typedef Status OnReply(void *context, const ReplyPiece *piece);
 
 typedef struct ReplyOptions {
-    const json_t *tools;  /* of the request: types of parameters, for syntaxes that write texts without quotes; NULL: unknown. Borrowed */
-    Slice prompt;         /* the rendered prompt: it may begin the reasoning, or a call. Not needed after reply_new */
-    bool calls;           /* take calls apart; otherwise they are text */
+    const json_t
+        *tools;   /* of the request: types of parameters, for syntaxes that write texts without quotes; NULL: unknown. Must outlive the reply */
+    Slice prompt; /* the rendered prompt: it may begin the reasoning, or a call. Not needed after reply_new */
+    bool calls;   /* take calls apart; otherwise they are text */
     bool split_reasoning; /* reasoning is a piece of its own; otherwise it is text, with its marks */
 } ReplyOptions;
 typedef struct Reply Reply;
