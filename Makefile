@@ -137,10 +137,11 @@ $(BUILD)/version: always
 $(BUILD)/cmd/app/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
 $(BUILD)/cmd/app/version.o: $(BUILD)/version
 $(BUILD)/lib/tensor/cpu/host/%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512)
-# A fused multiply-add gives other codes than the programs that define the formats.
+# A fused multiply-add gives other codes and values than the programs that define the formats.
 $(BUILD)/lib/tensor/quant/%.o: TUNE_CPPFLAGS += -ffp-contract=off
 SERVE_FLAGS := $(shell pkg-config --cflags $(SERVE_PKG) 2>/dev/null)
 $(BUILD)/lib/serve/%.o: TUNE_CPPFLAGS += $(SERVE_FLAGS)
+$(foreach isa,$(ISAS),$(BUILD)/lib/tensor/cpu/simd/codes.$(isa).o): TUNE_CPPFLAGS += -ffp-contract=off
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)

@@ -77,6 +77,7 @@ typedef struct ModelOptions {
     const Device *device;
     DType compute;       /* f32 or bf16 (f64 on the reference device) */
     bool train_all;      /* full fine-tuning: every weight becomes a trained f32 copy */
+    bool dequantize;     /* quantised weights become values in `compute`; else products read their codes */
     bool skip_nan_check; /* weights are checked for NaN and infinities unless set */
     /* For callers that read each weight once: weights stay in the mapped file, and checked pages are released (model_drop_pages) */
     bool streamed;
@@ -88,7 +89,7 @@ typedef struct ModelOptions {
     Status (*admit)(const void *context, int64_t n_weights);
     const void *context;
 } ModelOptions;
-/* Weights stay mapped in their stored form, or are copied if products read them in place; norms and biases become f32 copies. ST_INPUT names file and
+/* Weights stay mapped in their stored form, or are copied if products read them in place, quantised ones too; norms and biases become f32 copies. ST_INPUT names file and
  * tensor: a weight that is missing, unexpected, of another shape than config.json says, or with a NaN or an infinity; a reward model in place of a
  * language model. The other parts of a wrapped model are not checked, and are carried along when the model is saved or merged. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);

@@ -41,6 +41,7 @@ typedef struct Storage {
     void *packed; /* the device's packed copies for products; tensor_unpack frees them */
     StorageKind kind;
     bool constant; /* the contents never change, so the device may keep packed copies */
+    bool rounds;   /* of a quantised dtype: each value is rounded to bf16 when it is read, as a copy in bf16 would be */
 } Storage;
 
 struct Tensor {
@@ -69,6 +70,10 @@ Status tensor_allocate(Tensor *tensor, Arena *arena);
 Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values);
 /* Makes a view of an array in a mapped file, which the caller keeps mapped. The device must share the host's memory. NULL: out of memory. */
 Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, const void *values);
+/* Makes a tensor of dtype PACKED, which the caller's packing (quant/packing.h) must outlive. Its values are those that packing->read gives. The device
+ * must share the host's memory. NULL: out of memory. */
+typedef struct Packing Packing;
+Tensor *tensor_packed(Arena *arena, const Device *device, int n_dims, const int64_t *shape, const Packing *packing);
 /* Makes a CPU tensor that is a view of the host's array `values` (n), so that a list of tensors can contain the array. Not for ops. NULL: out of
  * memory. */
 Tensor *tensor_of_host(Arena *arena, DType dtype, int64_t n, void *values);
@@ -111,6 +116,8 @@ void tensor_set(Tensor *tensor, int64_t i, double value);
 void tensor_read(const Tensor *tensor, double *out);
 void tensor_read_part(const Tensor *tensor, int64_t at, int64_t n, double *out);
 void tensor_write(Tensor *tensor, const double *values);
+/* Computes elements at..at+n-1 of a flattened tensor of a quantised dtype, from any element on. The device must share the host's memory. */
+void tensor_dequantise(const Tensor *tensor, int64_t at, int64_t n, float *values);
 void tensor_unpack(Tensor *tensor); /* frees the packed copies; call it before the memory of a constant tensor is freed */
 /* Index of the first element that is NaN or infinite, or -1. */
 int64_t tensor_find_nonfinite(const Tensor *tensor);
