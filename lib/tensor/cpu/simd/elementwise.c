@@ -268,6 +268,11 @@ static inline Activated tanh_at(float x) {
     return (Activated){t, 1.0f - t * t};
 }
 
+static inline Activated sigmoid_at(float x) {
+    float s = fast_sigmoid(x);
+    return (Activated){s, s * (1.0f - s)};
+}
+
 /* A separate loop for each kind, so that each is vectorised. */
 #define FOR_EACH(function, result)     \
     for (int64_t i = 0; i < n; i++) {  \
@@ -282,6 +287,7 @@ static inline Activated tanh_at(float x) {
     case ACT_GELU_ERF: FOR_EACH(gelu_erf_at, result);   \
     case ACT_RELU: FOR_EACH(relu_at, result);           \
     case ACT_TANH: FOR_EACH(tanh_at, result);           \
+    case ACT_SIGMOID: FOR_EACH(sigmoid_at, result);     \
     }
 
 static void elementwise_activate(Activation kind, int64_t n, const float *restrict x, float *restrict value) { ACTIVATE(kind, value[i] = at.value) }
