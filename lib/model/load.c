@@ -156,7 +156,7 @@ static Status load_codes(const Loader *loader, const StoredTensor *stored, const
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
         if (mapping) file_watch_truncation(mapping);
     }
-    (*tensor)->storage->rounds = dequantised_dtype(loader) == DT_BF16;
+    (*tensor)->storage->rounds = dequantised_dtype(loader, stored) == DT_BF16;
     return ST_OK;
 }
 

@@ -180,10 +180,10 @@ typedef struct AttentionArgs {
 } AttentionArgs;
 
 /* Columns of a result of op_columns, in units of equal width. */
-typedef struct ColumnMap {
+typedef struct UnitMap {
     int64_t unit, n;     /* width of a unit; units of the result */
     const int32_t *from; /* of each: the unit of x, or those of `more` after them; -1: zeros. Lives until the step ends */
-} ColumnMap;
+} UnitMap;
 
 /* Result of op_split; all NULL after a failure. */
 typedef struct Split {

@@ -8,11 +8,11 @@
 
 #include <math.h>
 
-/* Where numbers of a token go: see ColumnMap. Heads come first in all products, numbers with rotation first within a head. */
+/* Where numbers of a token go: see UnitMap. Heads come first in all products, numbers with rotation first within a head. */
 typedef struct LatentMaps {
-    ColumnMap c, r;                 /* of [c | r] */
-    ColumnMap q, k, v, o;           /* of projections; o: of attention's result */
-    ColumnMap q_nope, q_whole, k_whole, latent; /* with a cache */
+    UnitMap c, r;                 /* of [c | r] */
+    UnitMap q, k, v, o;           /* of projections; o: of attention's result */
+    UnitMap q_nope, q_whole, k_whole, latent; /* with a cache */
 } LatentMaps;
 typedef struct LatentBlock {
     Linear q, q_a, q_b, kv_a, kv_b, o;
@@ -47,7 +47,7 @@ static void map_add(MapBuilder *builder, int64_t first, int64_t columns) {
         builder->list[builder->n++] = first < 0 ? -1 : (int32_t)((first + i) / builder->unit);
 }
 
-static ColumnMap map_end(const MapBuilder *builder) { return (ColumnMap){builder->unit, builder->n, builder->list}; }
+static UnitMap map_end(const MapBuilder *builder) { return (UnitMap){builder->unit, builder->n, builder->list}; }
 
 static void maps_build(BlockBuilder *model_builder, LatentMaps *maps) {
     const ModelConfig *config = &model_builder->model->config;
