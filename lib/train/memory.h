@@ -10,6 +10,7 @@
 typedef struct TrainMemory {
     size_t mapped; /* frozen weights in a mapped file: the system may reclaim these pages and read them again */
     size_t weights, packed, gradients, optimizer, best, activations; /* best: the weights of the best evaluation (early stopping) */
+    size_t lanes;                                                    /* partial sums of gradients (lanes.h) */
     size_t scratch;                                                  /* workspaces of kernels */
     size_t rollout;              /* sampling: key/value cache, activations of a step, logits; 0 without sampling */
     size_t experience;           /* environments and their transitions; 0 without environments */
@@ -24,6 +25,7 @@ typedef struct MemoryTask {
     const Recipe *recipe;
     Model *model;
     Tape *tape;
+    int64_t lanes; /* of a step */
     void *context;
     /* Forward and backward of the largest step, on a device that computes nothing. */
     Status (*largest)(void *context, Tape *meta);

@@ -28,6 +28,9 @@ typedef struct Loop {
     Run *run;
     Params *params;
     Stepper stepper;
+    LaneSums lane_sums;
+    double *numbers; /* (n_numbers) of the leaves so far, of the objective's */
+    size_t n_numbers;
     Arena *arena;
     CheckpointItem *items;
     size_t n_items;
@@ -170,22 +173,22 @@ static Status interrupted(Loop *loop) {
 /* ---- losses and weights that are not finite ---- */
 
 /* Describes the rows of one batch, or of the entire step when `batch` is -1. */
-static void describe_rows(const Loop *loop, int64_t step, int64_t batch, int64_t n_batches, Str *text) {
+static void describe_rows(const Loop *loop, int64_t step, int64_t batch, Str *text) {
     if (batch >= 0) {
         trainer_describe(loop->trainer, step, batch, text);
         return;
     }
-    for (int64_t i = 0; i < n_batches && text->len < 400; i++) {
+    for (int64_t i = 0; i < loop->trainer->n_batches && text->len < 400; i++) {
         if (i > 0) str_append(text, ", ");
         trainer_describe(loop->trainer, step, i, text);
     }
 }
 
-static Status not_finite(const Loop *loop, const char *what, int64_t batch, int64_t n_batches) {
+static Status not_finite(const Loop *loop, const char *what, int64_t batch) {
     const Param *weight = params_nonfinite(loop->params, false), *gradient = weight ? NULL : params_nonfinite(loop->params, true);
     int64_t step = loop->state.step;
     Str rows = {0};
-    describe_rows(loop, step, batch, n_batches, &rows);
+    describe_rows(loop, step, batch, &rows);
     Str text = {0};
     str_printf(&text, "%s is not finite in step %lld", what, (long long)step + 1);
     if (weight) str_printf(&text, ": weight '%s' holds a NaN or an infinity", weight->name);
@@ -206,25 +209,66 @@ typedef struct StepResult {
     Metrics metrics;
 } StepResult;
 
-static Status accumulate(Loop *loop, StepResult *result, int64_t *n_batches) {
+static void add_sums(LossSums *sums, const LossSums *leaf) {
+    sums->loss_sum += leaf->loss_sum;
+    sums->count += leaf->count;
+    sums->tokens += leaf->tokens;
+    sums->loss_tokens += leaf->loss_tokens;
+}
+
+/* The objective's numbers of a leaf begin at zero, and are then added to those of the leaves before. */
+static void numbers_begin(const Loop *loop) {
+    size_t n;
+    double *numbers = loop->n_numbers ? loop->trainer->objective->numbers(loop->trainer, &n) : NULL;
+    for (size_t i = 0; numbers && i < n; i++) numbers[i] = 0;
+}
+
+/* Gives the objective the numbers of all leaves. */
+static void numbers_keep(const Loop *loop) {
+    size_t n;
+    double *numbers = loop->n_numbers ? loop->trainer->objective->numbers(loop->trainer, &n) : NULL;
+    for (size_t i = 0; numbers && i < n; i++) numbers[i] = loop->numbers[i];
+}
+
+static void numbers_end(const Loop *loop) {
+    size_t n;
+    const double *numbers = loop->n_numbers ? loop->trainer->objective->numbers(loop->trainer, &n) : NULL;
+    for (size_t i = 0; numbers && i < n; i++) loop->numbers[i] += numbers[i];
+}
+
+/* Forward and backward of one leaf. */
+static Status train_leaf(Loop *loop, int64_t leaf, double divisor, StepResult *result) {
     Trainer *trainer = loop->trainer;
+    LossSums sums = {0};
+    tape_reset(trainer->tape);
+    numbers_begin(loop);
+    TRY(rows_train(trainer, loop->state.step, leaf, divisor, &sums));
+    numbers_end(loop);
+    if (!isfinite(sums.loss_sum)) return not_finite(loop, "the loss", leaf / trainer->lanes.cuts);
+    add_sums(&result->sums, &sums);
+    return ST_OK;
+}
+
+static Status accumulate(Loop *loop, StepResult *result) {
+    Trainer *trainer = loop->trainer;
+    const int64_t n_lanes = trainer->lanes.n;
+    int64_t n_leaves;
     double divisor;
     profile_lap(NULL);
-    Status begun = rows_begin(trainer, loop->state.step, n_batches, &divisor);
+    Status begun = rows_begin(trainer, loop->state.step, &n_leaves, &divisor);
     if (begun == ST_INTERRUPTED) return interrupted(loop);
     TRY(begun);
     profile_lap("data");
-    for (int64_t batch = 0; batch < *n_batches; batch++) {
-        if (interrupt_requested()) return interrupted(loop);
-        tape_reset(trainer->tape);
-        LossSums sums = {0};
-        TRY(rows_train(trainer, loop->state.step, batch, divisor, &sums));
-        if (!isfinite(sums.loss_sum)) return not_finite(loop, "the loss", batch, *n_batches);
-        result->sums.loss_sum += sums.loss_sum;
-        result->sums.count += sums.count;
-        result->sums.tokens += sums.tokens;
-        result->sums.loss_tokens += sums.loss_tokens;
+    for (size_t i = 0; i < loop->n_numbers; i++) loop->numbers[i] = 0;
+    for (int64_t lane = 0; lane < n_lanes; lane++) {
+        for (int64_t leaf = lane_begin(lane, n_lanes, n_leaves); leaf < lane_begin(lane + 1, n_lanes, n_leaves); leaf++) {
+            if (interrupt_requested()) return interrupted(loop);
+            TRY(train_leaf(loop, leaf, divisor, result));
+        }
+        if (lane + 1 < n_lanes) lane_sums_push(&loop->lane_sums, lane);
     }
+    lane_sums_finish(&loop->lane_sums);
+    numbers_keep(loop);
     result->loss = result->sums.loss_sum / divisor;
     return ST_OK;
 }
@@ -246,11 +290,10 @@ static void measure_step(const Loop *loop, StepResult *result, double norm, doub
 static Status train_step(Loop *loop, StepResult *result) {
     State *state = &loop->state;
     double began = clock_seconds();
-    int64_t n_batches;
     *result = (StepResult){.metrics.n = 0};
-    TRY(accumulate(loop, result, &n_batches));
+    TRY(accumulate(loop, result));
     double norm = stepper_norm(&loop->stepper, loop->params), rate = stepper_rate(&loop->stepper, state->step);
-    if (!isfinite(norm)) return not_finite(loop, "the gradient", -1, n_batches);
+    if (!isfinite(norm)) return not_finite(loop, "the gradient", -1);
     TRY(memory_check(ST_OK)); /* rows or gradients may be incomplete */
     loop->torn = true;
     stepper_update(&loop->stepper, loop->params, norm, rate, state->step + 1);
@@ -437,9 +480,19 @@ static Status loop_finish(Loop *loop) {
     return status;
 }
 
+static Status numbers_init(Loop *loop) {
+    const Objective *objective = loop->trainer->objective;
+    if (!objective->numbers) return ST_OK;
+    objective->numbers(loop->trainer, &loop->n_numbers);
+    loop->numbers = arena_zero(loop->arena, loop->n_numbers * sizeof *loop->numbers);
+    return loop->numbers ? ST_OK : ST_RESOURCE;
+}
+
 static Status loop_start(Loop *loop) {
     TRY(stepper_init(&loop->stepper, loop->recipe, loop->trainer->total_steps));
     TRY(optimizer_init(&loop->stepper.optimizer, loop->params, loop->arena));
+    TRY(lane_sums_init(&loop->lane_sums, loop->params, lane_buffers(0, loop->trainer->lanes.n), loop->arena));
+    TRY(numbers_init(loop));
     TRY(collect_items(loop));
     TRY(load_checkpoint(loop));
     loop->began = clock_seconds();

@@ -27,6 +27,8 @@ static Status plan_steps(Trainer *trainer) {
     trainer->loaded = -1;
     trainer->batch_ends = malloc((size_t)recipe->train_gradient_accumulation_steps * sizeof *trainer->batch_ends);
     if (!trainer->batch_ends) return status_fail(ST_RESOURCE, "out of memory for the batches of a step");
+    trainer->lanes = lanes_of(recipe->parallel_lanes, recipe->train_gradient_accumulation_steps, recipe->has_lora, 1);
+    if (trainer->objective->whole_batches) trainer->lanes.cuts = 1;
     TRY(total_of(trainer, recipe, &trainer->total_steps));
     TRY(recipe_check_steps(recipe, trainer->total_steps));
     return trainer->objective->check ? trainer->objective->check(trainer) : ST_OK;
@@ -36,6 +38,7 @@ static Status plan_trainer_memory(Trainer *trainer, TrainMemory *memory) {
     MemoryTask task = {.recipe = trainer->recipe,
                        .model = trainer->model,
                        .tape = trainer->tape,
+                       .lanes = trainer->lanes.n,
                        .context = trainer,
                        .largest = rows_largest,
                        .split = trainer->objective->whole_batches ? NULL : rows_split};
@@ -53,6 +56,7 @@ static Status say_steps(Trainer *trainer, RunPlan *plan) {
     run_plan_count(plan, PLAN_BOTH, "steps", steps);
     run_plan_real(plan, PLAN_RECORD, "steps_per_epoch", (double)first.epoch_steps);
     run_plan_count(plan, PLAN_RECORD, "largest_step_tokens", tokens);
+    run_plan_count(plan, PLAN_RECORD, "lanes", trainer->lanes.n);
     run_plan_count(plan, PLAN_PRINT, "largest_batch_tokens", tokens);
     run_plan_model(plan, trainer->recipe, trainer->model, "");
     run_plan_say(plan, "plan: %lld step%s, %s an epoch, largest batch %lld token%s", (long long)steps, plural(steps),

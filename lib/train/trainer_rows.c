@@ -67,13 +67,14 @@ void rows_split(void *context, int64_t most_tokens) { ((Trainer *)context)->part
 static Status run_parts(Trainer *trainer, Pass pass, LossSums *sums) {
     const Dataset *set = pass.held_out ? trainer->eval : trainer->train;
     const size_t *rows = pass.rows, *end = rows + pass.n;
+    const int64_t first_token = pass.dropout.first_token;
     for (pass.rows = rows; pass.rows < end; pass.rows += pass.n) {
         int64_t tokens = dataset_length(set, *pass.rows);
         size_t left = (size_t)(end - pass.rows);
         pass.n = trainer->part_tokens > 0 ? 1 : left;
         while (pass.n < left && (tokens += dataset_length(set, pass.rows[pass.n])) <= trainer->part_tokens) pass.n++;
         if (pass.held_out && interrupt_requested()) return ST_INTERRUPTED;
-        if (pass.training) pass.dropout.first_token = sums->tokens; /* the same masks however the batch is split */
+        if (pass.training) pass.dropout.first_token = first_token + sums->tokens; /* the same masks however the batch is split */
         if (pass.held_out || pass.rows > rows) tape_reset(pass.tape);
         TRY(trainer->objective->batch(trainer, &pass, sums));
     }
@@ -82,15 +83,28 @@ static Status run_parts(Trainer *trainer, Pass pass, LossSums *sums) {
 
 /* ---- a step ---- */
 
-Status rows_begin(Trainer *trainer, int64_t step, int64_t *n_batches, double *divisor) {
+Status rows_begin(Trainer *trainer, int64_t step, int64_t *n_leaves, double *divisor) {
     Pass all = {.tape = trainer->tape, .training = true, .step = step};
     TRY(trainer_rows(trainer, step, &all.rows, &all.n));
-    *n_batches = trainer->n_batches;
+    *n_leaves = trainer->n_batches * trainer->lanes.cuts;
     *divisor = (double)all.n;
     return trainer->objective->begin ? trainer->objective->begin(trainer, &all, divisor) : ST_OK;
 }
 
-Status rows_train(Trainer *trainer, int64_t step, int64_t batch, double divisor, LossSums *sums) {
+/* Reduces a batch to the rows of one of its cuts. */
+static void take_cut(const Trainer *trainer, int64_t cut, Pass *pass) {
+    const int64_t cuts = trainer->lanes.cuts;
+    const Objective *objective = trainer->objective;
+    const size_t *rows = pass->rows;
+    const size_t first = (size_t)lane_begin(cut, cuts, (int64_t)pass->n), end = (size_t)lane_begin(cut + 1, cuts, (int64_t)pass->n);
+    for (size_t i = 0; i < first; i++)
+        pass->dropout.first_token += objective->tokens ? objective->tokens(trainer, rows[i]) : dataset_length(trainer->train, rows[i]);
+    pass->rows = rows + first;
+    pass->n = end - first;
+}
+
+Status rows_train(Trainer *trainer, int64_t step, int64_t leaf, double divisor, LossSums *sums) {
+    int64_t batch = leaf / trainer->lanes.cuts;
     /* dropout: another mask in every batch */
     uint64_t number = (uint64_t)(step * trainer->order.accumulation + batch);
     Pass pass = {.tape = trainer->tape,
@@ -99,6 +113,7 @@ Status rows_train(Trainer *trainer, int64_t step, int64_t batch, double divisor,
                  .step = step,
                  .dropout = {.training = true, .seed = (uint64_t)trainer->recipe->seed, .number = number}};
     TRY(batch_rows(trainer, step, batch, &pass.rows, &pass.n));
+    take_cut(trainer, leaf % trainer->lanes.cuts, &pass);
     return run_parts(trainer, pass, sums);
 }
 

@@ -291,13 +291,66 @@ static Status update_weights(TextRl *rl, Sums *sums) {
     return ST_OK;
 }
 
+static void drop_gradients(TextRl *rl) {
+    params_zero_grad(&rl->model->params);
+    lane_sums_reset(&rl->lane_sums);
+    if (!rl->value || !rl->value->own) return;
+    params_zero_grad(&rl->value->model->params);
+    lane_sums_reset(&rl->value_sums);
+}
+
 /* rl.target_kl: whether the policy has moved too far; if so, this minibatch's gradients are discarded. */
 static bool moved_too_far(TextRl *rl, const Sums *sums, const Sums *before) {
     double tokens = (double)(sums->tokens - before->tokens);
     if (isnan(rl->recipe->rl_target_kl) || sums->approx_kl - before->approx_kl <= 1.5 * rl->recipe->rl_target_kl * tokens) return false;
-    params_zero_grad(&rl->model->params);
-    if (rl->value && rl->value->own) params_zero_grad(&rl->value->model->params);
+    drop_gradients(rl);
     return true;
+}
+
+/* ---- passes as leaves of an optimiser step ---- */
+
+int64_t text_lanes(const TextRl *rl, int64_t n_passes) { return lanes_of(rl->recipe->parallel_lanes, n_passes, rl->recipe->has_lora, 1).n; }
+
+Status text_lanes_init(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    bool own = rl->value && rl->value->own;
+    rl->passes = arena_alloc(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations + 1) * sizeof *rl->passes);
+    if (!rl->passes) return ST_RESOURCE;
+    TRY(lane_sums_init(&rl->lane_sums, &rl->model->params, lane_buffers(0, rl->most_lanes), rl->arena));
+    return own ? lane_sums_init(&rl->value_sums, &rl->value->model->params, lane_buffers(0, rl->most_lanes), rl->value->arena) : ST_OK;
+}
+
+static int64_t find_passes(TextRl *rl, int64_t first, int64_t end) {
+    const Experience *e = &rl->step.experience;
+    int64_t n_passes = 0;
+    for (int64_t i = first, n; i < end; i += n) {
+        n = text_pass_fit(&rl->pass, e, i, end);
+        if (rl->algorithm->paired) n = MAX(n - n % 2, 2);
+        rl->passes[n_passes++] = i;
+    }
+    rl->passes[n_passes] = end;
+    return n_passes;
+}
+
+/* Forward and backward of all passes of an optimiser step. */
+static Status learn_passes(TextRl *rl, int64_t n_passes, PolicyLossConfig *loss, bool fresh, Sums *sums) {
+    const int64_t n_lanes = text_lanes(rl, n_passes);
+    bool own = rl->value && rl->value->own;
+    for (int64_t lane = 0; lane < n_lanes; lane++) {
+        for (int64_t i = lane_begin(lane, n_lanes, n_passes); i < lane_begin(lane + 1, n_lanes, n_passes); i++) {
+            if (sums->updates == 0 && interrupt_requested()) { /* later the step is finished first: a half-done step could not be repeated */
+                drop_gradients(rl);
+                return ST_INTERRUPTED;
+            }
+            TRY(learn_from(rl, rl->passes[i], rl->passes[i + 1] - rl->passes[i], loss, fresh, sums));
+        }
+        if (lane + 1 == n_lanes) break;
+        lane_sums_push(&rl->lane_sums, lane);
+        if (own) lane_sums_push(&rl->value_sums, lane);
+    }
+    lane_sums_finish(&rl->lane_sums);
+    if (own) lane_sums_finish(&rl->value_sums);
+    return ST_OK;
 }
 
 /* One optimiser step on the sequences first .. end - 1, which are complete groups, so that they share prompts. */
@@ -310,15 +363,7 @@ static Status learn_minibatch(TextRl *rl, int64_t first, int64_t end, bool fresh
     for (int64_t t = e->begin[first]; t < e->begin[end]; t++) loss.total_tokens += e->trained[t];
     if (loss.total_tokens == 0) return ST_OK;
     if (rl->algorithm->paired) text_pairs_begin(rl, first, end);
-    for (int64_t i = first, n; i < end; i += n) {
-        if (sums->updates == 0 && interrupt_requested()) { /* later the step is finished first: a half-done step could not be repeated */
-            params_zero_grad(&rl->model->params);
-            return ST_INTERRUPTED;
-        }
-        n = text_pass_fit(&rl->pass, e, i, end);
-        if (rl->algorithm->paired) n = MAX(n - n % 2, 2);
-        TRY(learn_from(rl, i, n, &loss, fresh, sums));
-    }
+    TRY(learn_passes(rl, find_passes(rl, first, end), &loss, fresh, sums));
     *stop = moved_too_far(rl, sums, &before);
     return *stop ? ST_OK : update_weights(rl, sums);
 }

@@ -390,6 +390,7 @@ static Status text_rl_train(void *context, Run *run) {
     };
     rl->run = run;
     TRY(optimizer_init(&rl->stepper.optimizer, &rl->model->params, rl->arena));
+    TRY(text_lanes_init(rl));
     if (run_step(run) < 0) TRY(text_samples_cut(rl)); /* samples of a run that ended before its first checkpoint */
     return loop_run(rl->config, rl->recipe, run, &task);
 }
