@@ -23,7 +23,7 @@ Lanes lanes_of(const char *wanted, int64_t batches, bool adapter, int64_t ranks)
     int64_t n = strcmp(wanted, "auto") == 0     ? auto_lanes(batches, adapter, ranks)
                 : strcmp(wanted, "leaves") == 0 ? batches
                                                 : strtoll(wanted, NULL, 10);
-    return (Lanes){.n = MAX(n, 1), .cuts = n > batches ? (n + batches - 1) / batches : 1};
+    return (Lanes){.n = MAX(n, 1), .leaves = strcmp(wanted, "leaves") == 0, .cuts = n > batches ? (n + batches - 1) / batches : 1};
 }
 
 int64_t lane_begin(int64_t lane, int64_t n_lanes, int64_t n_leaves) { return lane * n_leaves / n_lanes; }

@@ -21,12 +21,14 @@
 
 /* The lanes of a run. */
 typedef struct Lanes {
-    int64_t n;    /* lanes of a step */
+    int64_t n;    /* lanes of a full step */
+    bool leaves;  /* each leaf is a lane: a step with fewer leaves has fewer lanes */
     int64_t cuts; /* leaves that each accumulation step is cut into, by rows */
 } Lanes;
-/* wanted: parallel.lanes: "auto", "leaves" (each accumulation step is a lane) or a number. auto: the largest power of two up to 16 and up to `batches`
+/* wanted: parallel.lanes: "auto", "leaves" or a number. auto: the largest power of two up to 16 and up to `batches`
  * for an adapter, 1 if every weight is trained, and at least one lane for each of the `ranks`. batches: accumulation steps of a full step. */
 Lanes lanes_of(const char *wanted, int64_t batches, bool adapter, int64_t ranks);
+static inline int64_t lanes_in(const Lanes *lanes, int64_t n_leaves) { return lanes->leaves ? n_leaves : lanes->n; } /* in a step */
 /* The first leaf of a lane; lane n_lanes gives the number of leaves. Lanes are empty where there are fewer leaves. */
 int64_t lane_begin(int64_t lane, int64_t n_lanes, int64_t n_leaves);
 

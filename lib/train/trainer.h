@@ -13,7 +13,7 @@
 #define TUNE_TRAINER_H
 
 #include "data/data.h"
-#include "lib/parallel/lanes.h"
+#include "lib/train/accumulator.h"
 #include "lib/train/training.h"
 
 typedef struct Trainer Trainer;
@@ -68,8 +68,11 @@ struct Trainer {
     Model *model;
     const Dataset *train, *eval;
     Tape *tape;
-    DataPlan order;      /* of the training rows: the batches of each step */
-    int64_t total_steps; /* optimiser steps */
+    Comm *comm; /* NULL: one process */
+    int rank, ranks;
+    AccumulatorConfig division; /* of each step, over lanes and ranks */
+    DataPlan order;             /* of the training rows: the batches of each step */
+    int64_t total_steps;        /* optimiser steps */
     Lanes lanes;
     int64_t part_tokens; /* a leaf is split into passes of at most so many tokens; 0 = no split */
     TaskInput inputs[TASK_MAX_INPUTS];
@@ -77,7 +80,8 @@ struct Trainer {
     /* of the step `loaded`: rows of all its batches one after the other, the end of each of its n_batches */
     size_t *rows, *batch_ends;
     int64_t loaded, n_batches;
-    size_t *examples; /* rows of one batch */
+    size_t *examples;       /* rows of one batch */
+    const TapeWatch *watch; /* of the leaf's last pass; NULL: none */
 };
 /* Runs the training from its recipe to its end. ST_CONFIG, ST_INPUT (model, rows), ST_RESOURCE (memory, disk); ST_INTERRUPTED after
  * interrupt_request, with a checkpoint saved; ST_NUMERIC naming step, tensor and rows. */

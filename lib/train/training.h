@@ -8,6 +8,7 @@
 #ifndef TUNE_TRAINING_H
 #define TUNE_TRAINING_H
 
+#include "lib/comm/comm.h"
 #include "lib/run/lengthen.h"
 #include "lib/run/metrics.h"
 #include "lib/run/report.h"
@@ -32,6 +33,7 @@ typedef struct TrainingConfig {
     const Recipe *recipe;
     Runtime runtime; /* its dtype is that of the recipe: recipe_compute */
     RunOptions options;
+    Comm *comm; /* the ranks that train together, which call this alike; only rank 0 reads and writes the run. NULL: one process */
     void (*on_plan)(void *context, const RunPlan *plan);          /* before the first step; may be NULL */
     void (*on_progress)(void *context, const Progress *progress); /* after each step and each evaluation; may be NULL */
     void *context;

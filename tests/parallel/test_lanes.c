@@ -162,9 +162,10 @@ TEST(numbers_of_lanes_are_chosen) {
         bool adapter;
         Lanes lanes;
     } rows[] = {
-        {"auto", 1, 1, true, {1, 1}}, {"auto", 7, 1, true, {4, 1}},  {"auto", 100, 1, true, {16, 1}}, {"auto", 8, 1, false, {1, 1}},
-        {"auto", 2, 3, true, {4, 2}}, {"auto", 8, 3, false, {4, 1}}, {"leaves", 6, 4, false, {6, 1}}, {"8", 3, 1, true, {8, 3}},
-        {"8", 16, 2, false, {8, 1}},  {"1", 16, 4, true, {1, 1}},
+        {"auto", 1, 1, true, {1, false, 1}},   {"auto", 7, 1, true, {4, false, 1}}, {"auto", 100, 1, true, {16, false, 1}},
+        {"auto", 8, 1, false, {1, false, 1}},  {"auto", 2, 3, true, {4, false, 2}}, {"auto", 8, 3, false, {4, false, 1}},
+        {"leaves", 6, 4, false, {6, true, 1}}, {"8", 3, 1, true, {8, false, 3}},    {"8", 16, 2, false, {8, false, 1}},
+        {"1", 16, 4, true, {1, false, 1}},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         Lanes lanes = lanes_of(rows[i].wanted, rows[i].batches, rows[i].adapter, rows[i].ranks);
