@@ -166,6 +166,7 @@ Status trainer_run(const Objective *objective, void *context, const TrainingConf
                                .train = trainer_train,
                                .release = trainer_release,
                                .results = results,
+                               .over_ranks = true,
                                .has_template = true,
                                .length = trainer_length,
                                .reader = objective->reader};
