@@ -44,7 +44,8 @@ static Tensor *ids_tensor(Tape *tape, int32_t *ids, int64_t n) { return tensor_v
 
 static double *run_logits(Run *run, size_t *count) {
     int64_t n = run->batch.layout.n_tokens;
-    Tensor *logits = model_logits(run->model, run->tape, model_forward(run->model, run->tape, &run->batch), ids_tensor(run->tape, run->rows, n)).logits;
+    Tensor *logits =
+        model_logits(run->model, run->tape, model_forward(run->model, run->tape, &run->batch), ids_tensor(run->tape, run->rows, n)).logits;
     check_ok(tape_status(run->tape));
     *count = (size_t)tensor_count(logits);
     double *values = malloc(*count * sizeof *values);
@@ -275,14 +276,17 @@ TEST(no_pair_of_an_expert_is_lost) {
     Run run, again;
     const char *targets[] = {"gate_proj", "up_proj", "down_proj"}, *keys[] = {"experts.3.up_proj"};
     int64_t ranks[] = {4};
-    tiny_open(&run, dir, &(LoraConfig){.rank = 2, .alpha = 4, .n_targets = 3, .targets = targets, .lr_ratio = 1, .n_rank_pattern = 1, .rank_keys = keys,
-                                       .rank_values = ranks});
+    tiny_open(
+        &run, dir,
+        &(LoraConfig){
+            .rank = 2, .alpha = 4, .n_targets = 3, .targets = targets, .lr_ratio = 1, .n_rank_pattern = 1, .rank_keys = keys, .rank_values = ranks});
     snprintf(out, sizeof out, "%s/adapter", dir);
     size_t n = 0;
     for (size_t i = 0; i < run.model->n_linears; i++) {
         const Linear *linear = run.model->linears[i];
         if (!linear->lora) continue;
-        for (int64_t k = 0; k < tensor_count(linear->lora->b); k++) tensor_set(linear->lora->b, k, 0.1 * rng_normal(rng_key(4, RNG_TEST, i), (uint64_t)k));
+        for (int64_t k = 0; k < tensor_count(linear->lora->b); k++)
+            tensor_set(linear->lora->b, k, 0.1 * rng_normal(rng_key(4, RNG_TEST, i), (uint64_t)k));
         assert_int_equal(tensor_width(linear->lora->b), text_ends_with(linear->path, "experts.3.up_proj") ? 4 : 2);
         n++;
     }
@@ -318,7 +322,8 @@ TEST(parameters_of_all_experts_are_trained_by_name) {
         const Linear *linear = run.model->linears[i];
         if (!linear->lora) continue;
         assert_int_equal(linear->copies, 6);
-        for (int64_t k = 0; k < tensor_count(linear->lora->b); k++) tensor_set(linear->lora->b, k, 0.1 * rng_normal(rng_key(4, RNG_TEST, i), (uint64_t)k));
+        for (int64_t k = 0; k < tensor_count(linear->lora->b); k++)
+            tensor_set(linear->lora->b, k, 0.1 * rng_normal(rng_key(4, RNG_TEST, i), (uint64_t)k));
         n++;
     }
     assert_int_equal(n, 2);
@@ -590,8 +595,9 @@ TEST(an_adapter_of_other_experts_is_named) {
     check_text("pairs of 6 experts of rank 3, and the model has 9 experts");
     run_close(&run);
     run_open(&run, other, device_cpu(), DT_F32);
-    check_status(model_attach_lora(run.model, &(LoraConfig){.rank = 3, .alpha = 6, .n_parameters = 1, .parameters = wrong, .only_parameters = true}, 1),
-                 ST_CONFIG);
+    check_status(
+        model_attach_lora(run.model, &(LoraConfig){.rank = 3, .alpha = 6, .n_parameters = 1, .parameters = wrong, .only_parameters = true}, 1),
+        ST_CONFIG);
     check_text("target parameter 'mlp.experts.up_gate_proj' matches nothing");
     run_close(&run);
     temp_dir_remove(other);
