@@ -28,6 +28,8 @@ static const char *const reduce_words[] = {
 
 const char *comm_kind_word(CommKind kind) { return kind_words[kind]; }
 
+const char *comm_reduce_word(CommReduce reduce) { return reduce_words[reduce]; }
+
 bool comm_reduce_find(const char *word, CommReduce *reduce) {
     for (size_t i = 0; i < COUNT_OF(reduce_words); i++)
         if (strcmp(reduce_words[i], word) == 0) {
@@ -636,6 +638,11 @@ Status comm_new(CommTransport *transport, const CommConfig *config, Comm **comm)
     }
     *comm = group;
     return ST_OK;
+}
+
+Status comm_end(Comm *comm) {
+    char all[COMM_MAX_RANKS];
+    return comm ? comm_gather_small(comm, "end of the run", "", 1, all) : ST_OK;
 }
 
 void comm_close(Comm *comm, Status why) {

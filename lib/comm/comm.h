@@ -44,7 +44,8 @@ typedef enum CommReduce {
 #undef REDUCE
     COMM_N_REDUCES
 } CommReduce;
-bool comm_reduce_find(const char *word, CommReduce *reduce); /* "tree"; false: there is no such row */
+const char *comm_reduce_word(CommReduce reduce);             /* "tree" */
+bool comm_reduce_find(const char *word, CommReduce *reduce); /* false: there is no such row */
 
 /* ---- a group ---- */
 
@@ -115,6 +116,17 @@ Status comm_broadcast(Comm *comm, CommKind kind, const char *name, int root, voi
 Status comm_send(Comm *comm, CommKind kind, const char *name, int to, const void *data, size_t bytes);
 Status comm_receive(Comm *comm, CommKind kind, const char *name, int from, void *data, size_t bytes);
 
+/* Something that has to be equal on all ranks */
+typedef struct CommFact {
+    const char *what; /* "recipe", "program": for the message; a constant */
+    char text[64];    /* its value, or a hash of it */
+    Status code;      /* of the failure */
+} CommFact;
+/* Compares facts of all ranks with those of rank 0. Fails on all ranks alike, with the code of the first fact that differs:
+ * "rank 3 (hostB) has another program: tune 0.3.0, rank 0 tune 0.3.1". */
+Status comm_agree(Comm *comm, const CommFact *facts, size_t n);
+void comm_fact_hash(CommFact *fact, uint64_t hash); /* sets the text */
+
 /* ---- who waits for whom, and failures ---- */
 
 /* What this rank does now: "backward of layer", 17 in step 40. Other ranks name it if they wait for this rank. `phase` is a string literal; `index` is
@@ -172,6 +184,9 @@ typedef struct CommConfig {
 Status comm_new(CommTransport *transport, const CommConfig *config, Comm **world);
 /* Changes what the recipe decides, once it is read. The same on all ranks. */
 void comm_configure(Comm *world, const CommConfig *config);
+/* Waits until all ranks have come to their end, so that none leaves while another one still fails. To be called before comm_close, unless this rank
+ * fails. */
+Status comm_end(Comm *world);
 /* Ends the world. why: ST_OK or ST_INTERRUPTED if all ranks end alike, else all ranks are ended. NULL is fine. */
 void comm_close(Comm *world, Status why);
 const char *comm_title(const Comm *comm); /* of the transport: "Open MPI 4.1.4"; "" for one process */

@@ -87,16 +87,19 @@ Status gather_ring(Comm *comm, CommWork *work, bool *ended) {
     return count ? work_receive(comm, work, around(comm, rank - 1), x + begin, count) : ST_OK;
 }
 
+/* The library writes its sum into memory of its own, since it may not overlap with what it reads. */
 Status sum_library(Comm *comm, CommWork *work, bool *ended) {
-    const size_t n = work->sum.first[comm->size], bytes = n * sizeof(float);
+    const size_t *first = work->sum.first, own = first[comm->rank + 1] - first[comm->rank], room = (own + 15) / 16 * 16;
+    const size_t bytes = first[comm->size] * sizeof(float);
     *ended = work->round == 2;
+    if (*ended && own) memcpy(work->sum.sum, work->scratch, own * sizeof(float));
     if (*ended) return ST_OK;
     TRY(work_room(work, 2 * (size_t)comm->size));
     if (work->round == 0) {
-        TRY(ring_reserve(comm, work, 0));
+        TRY(ring_reserve(comm, work, room));
         for (int hop = 1; hop < comm->size; hop++) TRY(work_announce(comm, work, around(comm, comm->rank + hop), bytes, bytes));
         return ST_OK;
     }
-    float *x = ring_vector(comm, work, (float *)(void *)work->scratch);
-    return work_library_sum(comm, work, x, work->sum.sum, work->sum.first);
+    float *result = (float *)(void *)work->scratch;
+    return work_library_sum(comm, work, ring_vector(comm, work, result + room), result, first);
 }

@@ -85,6 +85,8 @@ uint64_t recipe_fingerprint(const Recipe *recipe);
 /* The first key whose value differs between two recipes, with both values as text; NULL when they train the same. Keys that do not change what is
  * trained and those of the run's length are ignored (recipe_text.c lists both). The values are in `a`'s arena. */
 const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);
+/* The same for all keys but `threads`: the first one that differs between the recipes of two processes of one run. */
+const char *recipe_differs_anywhere(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);
 bool recipe_other_length(const Recipe *a, const Recipe *b); /* whether train.max_steps, train.epochs or rl.total_steps differs */
 /* Reports a key that this run does not read: ST_CONFIG with the hint when it is on the command line, a warning when it is in a file, which
  * commands may share. Nothing when it was not given, or has its default, since the recipe of a run lists every key. format: the rest of the

@@ -53,6 +53,7 @@ typedef struct TrainingKind {
     void (*release)(void *context);           /* always called, before the report is written */
     const char *const *results;               /* the numbers of finished.json that are the result, the steps first; NULL after the last */
     bool has_template;                        /* chat_template.jinja is saved with the result */
+    bool over_ranks;                          /* it divides its steps over the ranks of TrainingConfig.comm */
     /* The run's length by a recipe that differs from the run's own only in its length; called after `open`. */
     Status (*length)(void *context, const Recipe *recipe, RunLength *length);
     /* Appends to `differs` what a run of the new length would have done differently, apart from its schedule. ST_CONFIG: the run cannot continue.
