@@ -38,9 +38,11 @@ BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(SETS),-$(S
 
 # Packages: the required ones, then the optional ones, with the names of all systems.
 PKGS := libedit yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash libcurl
-APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcurl4-openssl-dev libcmocka-dev libedit-dev libopenblas0-openmp
-DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcurl-devel libcmocka-devel libedit-devel openblas-openmp
-BREW := pkg-config libyaml jansson pcre2 utf8proc zlib zstd snappy xxhash curl cmocka openblas libomp libedit
+# Only lib/serve reads its headers.
+SERVE_PKG := libmicrohttpd
+APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcurl4-openssl-dev libmicrohttpd-dev libcmocka-dev libedit-dev libopenblas0-openmp
+DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcurl-devel libmicrohttpd-devel libcmocka-devel libedit-devel openblas-openmp
+BREW := pkg-config libyaml jansson pcre2 utf8proc zlib zstd snappy xxhash curl libmicrohttpd cmocka openblas libomp libedit
 APT_WANTED := libdnnl-dev libglpk-dev libopenmpi-dev openmpi-bin libmpich-dev mpich
 DNF_WANTED := onednn-devel glpk-devel openmpi-devel mpich-devel
 BREW_WANTED := onednn glpk open-mpi
@@ -81,7 +83,7 @@ BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) -fPIC -fno-semantic-interposition 
 # ccache, if installed, avoids compiling a file again that was compiled before in any checkout.
 COMPILE := $(shell command -v ccache) $(CC) $(BASE_CFLAGS)
 export CCACHE_BASEDIR := $(CURDIR)
-LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -ldl -lm
+LIBS := $(shell pkg-config --libs $(PKGS) $(SERVE_PKG) 2>/dev/null) $(SYSTEM_LIBS) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -ldl -lm
 
 # The folder of a file in lib/tensor/cpu decides how it is compiled: simd/ once for each instruction set, chosen at run time; tile/ for the sets that multiply bf16, if the compiler supports them; host/, which detects the processor, without any set.
 ISAS := base $(if $(filter x86_64 amd64,$(MACHINE)),avx2 $(if $(filter 1,$(HAVE_AVX512)),avx512)) $(if $(filter 1,$(HAVE_TILES)),avx512_bf16)
@@ -91,7 +93,7 @@ ISA_avx2 := -mavx2 -mfma -mf16c
 HOST := $(wildcard lib/tensor/cpu/host/*.c)
 TILED := $(wildcard lib/tensor/cpu/tile/*.c)
 KERNELS := $(wildcard lib/tensor/cpu/simd/*.c)
-SOURCES := $(wildcard lib/*/*.c lib/model/gguf/*.c lib/model/quantized/*.c lib/tensor/ref/*.c lib/tensor/quant/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
+SOURCES := $(wildcard lib/*/*.c lib/model/*/*.c lib/tensor/ref/*.c lib/tensor/quant/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(filter-out cmd/bench/%,$(wildcard cmd/*/*.c)))
 BENCHES := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/bench/*.c))
@@ -100,7 +102,7 @@ TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*/test_*.c tests/*/*/test_*.
 CASES := $(wildcard tests/cli/*.case)
 # Cases that run tune-bench, which is built only for them.
 MEASURES := $(shell grep -l 'TUNE-bench' $(CASES))
-SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh tests/cli/ranks.sh tests/mpi/two_hosts.sh
+SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh tests/cli/serve_clients.sh tests/cli/serve_load.sh tests/cli/ranks.sh tests/mpi/two_hosts.sh
 named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)) $(filter tests/$(1).sh,$(SCRIPTS))),$(error no test is called $(1): they are test_NAME, fuzz_NAME and cli/NAME))
 # The tests that each flavour runs in CI (its duty); `make test-all` runs all tests in all flavours.
 # - san: all test programs, and the cases that neither train nor measure: the programs cover training, and measuring peak speeds takes minutes.
@@ -108,7 +110,7 @@ named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)
 # - clang without oneDNN: compiles everything; runs the tests of products, kernels, ops and log-probabilities.
 TRAINS := $(shell awk -f tests/cli/trains.awk $(wildcard tests/cli/*.case))
 ALL := $(TESTS) $(CASES) $(SCRIPTS)
-THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_generator test_data test_store test_filter test_reward_http test_reward_command test_env_command test_synth test_file test_system test_comm
+THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_generator test_data test_store test_filter test_reward_http test_serve test_reward_command test_env_command test_synth test_file test_system test_comm
 PORTABLE := test_matmul test_kernels test_ops test_logprobs_kernel test_generate cli/doctor
 DUTY_OF := $(if $(filter san,$(FLAVOUR)),san,$(if $(filter tsan,$(FLAVOUR)),tsan,$(if $(filter 0,$(ONEDNN)),portable)))
 DUTY_san = $(TESTS) $(filter-out $(TRAINS) $(MEASURES),$(CASES)) tests/cli/self_test.sh
@@ -135,8 +137,11 @@ $(BUILD)/version: always
 $(BUILD)/cmd/app/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
 $(BUILD)/cmd/app/version.o: $(BUILD)/version
 $(BUILD)/lib/tensor/cpu/host/%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512)
-# A fused multiply-add gives other codes than the programs that define the formats.
+# A fused multiply-add gives other codes and values than the programs that define the formats.
 $(BUILD)/lib/tensor/quant/%.o: TUNE_CPPFLAGS += -ffp-contract=off
+SERVE_FLAGS := $(shell pkg-config --cflags $(SERVE_PKG) 2>/dev/null)
+$(BUILD)/lib/serve/%.o: TUNE_CPPFLAGS += $(SERVE_FLAGS)
+$(foreach isa,$(ISAS),$(BUILD)/lib/tensor/cpu/simd/codes.$(isa).o): TUNE_CPPFLAGS += -ffp-contract=off
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)
@@ -185,7 +190,7 @@ $(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/support.a $(BUILD
 
 # OpenBLAS is loaded by the program (lib/tensor/openblas.h): the library is needed, its headers are not.
 OPENBLAS_PRESENT = $(if $(filter Darwin,$(SYSTEM)),test -e $(BREWED)/opt/openblas,PATH="$$PATH:/sbin:/usr/sbin" ldconfig -p | grep -q 'libopenblaso*\.so\.0')
-DEPS_PRESENT = pkg-config --exists $(PKGS) cmocka 2>/dev/null && $(OPENBLAS_PRESENT) && printf '\043include <snappy-c.h>\n' | $(CC) $(TUNE_CPPFLAGS) -x c -fsyntax-only - 2>/dev/null
+DEPS_PRESENT = pkg-config --exists $(PKGS) $(SERVE_PKG) cmocka 2>/dev/null && $(OPENBLAS_PRESENT) && printf '\043include <snappy-c.h>\n' | $(CC) $(TUNE_CPPFLAGS) -x c -fsyntax-only - 2>/dev/null
 deps: ## install the system packages (apt, dnf or brew)
 	@sudo=; [ "$$(id -u)" = 0 ] || ! command -v sudo >/dev/null || sudo=sudo; \
 	if command -v apt-get >/dev/null; then export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -q; \

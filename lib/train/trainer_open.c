@@ -63,6 +63,7 @@ static Status plan_trainer_memory(Trainer *trainer, TrainMemory *memory) {
                        .messages = accumulator_message_bytes(&trainer->division, 0),
                        .comm = trainer->comm,
                        .context = trainer,
+                       .beside = &trainer->beside,
                        .largest = rows_largest,
                        .split = trainer->objective->whole_batches ? NULL : rows_split};
     return train_memory_plan(&task, trainer->config->options.resume ? trainer->recipe->output : NULL, memory);
