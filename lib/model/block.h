@@ -49,7 +49,7 @@ int build_state(BlockBuilder *builder, int64_t width);
 /* What the forward pass of a block gets. Valid until the step ends. */
 typedef struct LayerContext {
     const Model *model;
-    ModelBatch batch;
+    const ModelBatch *batch;
     const RopeTables *ropes; /* indexed by LayerRope */
     int64_t index;           /* number of the layer, from 0 */
 } LayerContext;

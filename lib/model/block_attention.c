@@ -39,7 +39,7 @@ static void attention_build(BlockBuilder *builder, const void *given, void *resu
 }
 
 static Split project(const LayerContext *context, const AttentionBlock *block, Tape *tape, Tensor *x) {
-    const StepContext *step = &context->batch.step;
+    const StepContext *step = &context->batch->step;
     const AttentionArgs *args = &block->args;
     if (block->qkv.path)
         return op_split(tape, linear_forward(&block->qkv, tape, x, NULL, step), args->head_dim,
@@ -63,7 +63,7 @@ static Tensor *attention_forward(const LayerContext *context, const Sublayer *su
         k = op_rope(tape, k, rope->cosine, rope->sine, block->args.head_dim, neighbours);
     }
     AttentionArgs args = block->args;
-    args.layout = &context->batch.layout;
+    args.layout = &context->batch->layout;
     return sublayer_project(context, sublayer, tape, &block->o, op_attention(tape, q, k, v, &args), residual);
 }
 

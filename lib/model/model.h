@@ -112,9 +112,8 @@ typedef struct EmbedNoise {
 } EmbedNoise;
 /* What recurrences keep of the sequences in a cache, whatever their length (kv_cache.h). */
 typedef struct SequenceStates {
-    Tensor **items; /* items[i]: (n_pages of the cache, width) in the residual dtype, n of them */
+    Tensor **items; /* items[i]: (n_pages of the cache, width) in the residual dtype, n of them; Segment.state: a sequence's row */
     int n;
-    int32_t *rows; /* of each page: the row of the sequence whose newest token is in the page; -1: none */
 } SequenceStates;
 /* A flat batch of tokens. ids: N. Data that the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {

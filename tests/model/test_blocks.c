@@ -53,7 +53,7 @@ static Linear one_of(Tape *tape, const Tensor *all, int e, int64_t in, int64_t o
 
 static Tensor *experts_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
     const ExpertsBlock *block = sublayer->block;
-    const StepContext *step = &context->batch.step;
+    const StepContext *step = &context->batch->step;
     Tensor *sum = NULL;
     for (int e = 0; e < EXPERTS; e++) {
         Linear up = block->all_up ? one_of(tape, block->all_up, e, WIDTH, INNER) : block->up[e];
@@ -94,7 +94,7 @@ static void leaky_build(BlockBuilder *builder, const void *given, void *result) 
 
 /* y_t = decay y_(t-1) + x_t. The sum before a segment is that of its parent's last token, or the sequence's state in the cache. */
 static void leaky_sum(const LeakyArgs *args, const Tensor *x, Tensor *y) {
-    const Layout *layout = &args->context->batch.layout;
+    const Layout *layout = &args->context->batch->layout;
     for (int32_t s = 0; s < layout->n_segments; s++) {
         const Segment *segment = &layout->segments[s];
         int64_t offset, parent_end = segment->parent >= 0 ? layout->segments[segment->parent].end : 0;
@@ -120,7 +120,7 @@ static double later_grad(const Layout *layout, int32_t s, const double *grad, in
 
 static void leaky_backward(Tape *tape, Node *node) {
     const LeakyArgs *args = node->attributes;
-    const Layout *layout = &args->context->batch.layout;
+    const Layout *layout = &args->context->batch->layout;
     double beta, *grad = calloc((size_t)(layout->n_tokens * WIDTH), sizeof *grad);
     Tensor *dx = tape_grad(tape, node->inputs[0], &beta), *dy = node->outputs[0]->grad;
     for (int32_t s = layout->n_segments; dx && s-- > 0;)
@@ -147,7 +147,7 @@ static Tensor *op_leaky(Tape *tape, Tensor *x, const LeakyArgs *args) {
 static Tensor *leaky_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
     const LeakyBlock *block = sublayer->block;
     const LeakyArgs args = {context, block->decay, block->state};
-    Tensor *y = op_leaky(tape, linear_forward(&block->in, tape, x, NULL, &context->batch.step), &args);
+    Tensor *y = op_leaky(tape, linear_forward(&block->in, tape, x, NULL, &context->batch->step), &args);
     return sublayer_project(context, sublayer, tape, &block->out, y, residual);
 }
 
@@ -329,7 +329,7 @@ static Model *recurrent_model(char dir[512], const Device *device, DType compute
 }
 
 /* A prompt of three tokens with two continuations, and a sequence on its own. */
-static const Segment tree[] = {{0, 3, -1, 0, NULL}, {3, 5, 0, 0, NULL}, {5, 9, 0, 0, NULL}, {9, 12, -1, 0, NULL}};
+static const Segment tree[] = {{0, 3, -1, 0, 0, 0}, {3, 5, 0, 0, 0, 0}, {5, 9, 0, 0, 0, 0}, {9, 12, -1, 0, 0, 0}};
 static const int32_t tree_ids[] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
 enum { TREE_TOKENS = COUNT_OF(tree_ids) };
 
