@@ -50,7 +50,7 @@ static Tensor *layer_forward(Tape *tape, Tensor *x, void *given) {
 
 static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batch) {
     int64_t n = batch->layout.n_tokens;
-    Tensor *ids = tensor_new(tape_arena(tape), model->device, DT_I32, 1, &n);
+    Tensor *ids = tensor_new(tape_arena(tape), tape_device(tape), DT_I32, 1, &n);
     if (!ids) return tape_fail(tape, ST_RESOURCE, "out of memory for %lld token ids", (long long)n);
     for (int64_t i = 0; i < n; i++)
         if (batch->ids[i] < 0 || batch->ids[i] >= model->config.vocab_size)
@@ -78,7 +78,7 @@ static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
     Tensor *x = op_embedding(tape, ids, model->embed, embed_scale(model));
     if (x && batch->noise.alpha > 0) add_noise(&batch->noise, &batch->layout, x);
     if (!x || !model->position_embed) return x;
-    Tensor *positions = layout_positions(&batch->layout, tape_arena(tape), model->device);
+    Tensor *positions = layout_positions(&batch->layout, tape_arena(tape), tape_device(tape));
     if (!positions) return tape_fail(tape, ST_RESOURCE, "out of memory for positions");
     for (int32_t s = 0; s < batch->layout.n_segments; s++)
         if (layout_offset(batch->layout.segments, s) + batch->layout.segments[s].end - batch->layout.segments[s].begin >
@@ -95,7 +95,7 @@ static const RopeTables *all_ropes(const Model *model, Tape *tape, const ModelBa
     const RopeConfig *kinds[] = {&config->rope, &config->window_rope};
     for (int i = 0; i < LAYER_NO_ROPE; i++)
         if (kinds[i]->type != ROPE_NONE &&
-            rope_tables(config, kinds[i], &batch->layout, tape_arena(tape), model->device, tape_residual(tape), &ropes[i]) != ST_OK) {
+            rope_tables(config, kinds[i], &batch->layout, tape_arena(tape), tape_device(tape), tape_residual(tape), &ropes[i]) != ST_OK) {
             tape_fail(tape, ST_RESOURCE, "out of memory for rotary positions");
             return NULL;
         }
@@ -105,7 +105,7 @@ static const RopeTables *all_ropes(const Model *model, Tape *tape, const ModelBa
 /* A copy of the batch that lives until the step ends, with the arrays for kernels. */
 static const ModelBatch *batch_keep(const Model *model, Tape *tape, const ModelBatch *given) {
     ModelBatch *batch = tape_copy(tape, given, sizeof *given);
-    if (batch && layout_upload(&batch->layout, tape_arena(tape), model->device) != ST_OK) {
+    if (batch && layout_upload(&batch->layout, tape_arena(tape), tape_device(tape)) != ST_OK) {
         tape_fail(tape, ST_RESOURCE, "out of memory for the segments of a batch");
         return NULL;
     }
@@ -121,9 +121,11 @@ Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *given, 
     if (!ropes) return NULL;
     profile_lap(device_computes(tape_device(tape)) ? "positions" : NULL);
     if (model->checkpointing != CHECKPOINT_NONE) tape_checkpoint(tape, model->checkpointing);
+    Tensor **shared = model->n_shared > 0 ? arena_zero(tape_arena(tape), (size_t)model->n_shared * sizeof *shared) : NULL;
+    if (model->n_shared > 0 && !shared) return tape_fail(tape, ST_RESOURCE, "out of memory for what layers hand on");
     for (int64_t i = 0; i < n_layers && x; i++) {
-        LayerContext *context = tape_copy(tape, &(LayerContext){model, batch, ropes, i}, sizeof(LayerContext));
-        x = context ? op_layer(tape, layer_forward, x, context) : NULL;
+        LayerContext *context = tape_copy(tape, &(LayerContext){model, batch, ropes, shared, i}, sizeof(LayerContext));
+        x = context ? op_layer_shared(tape, layer_forward, x, context, shared, model->n_shared) : NULL;
     }
     return x;
 }

@@ -65,6 +65,7 @@ typedef struct Model {
     int n_cache_rows;
     int64_t *state_widths; /* of the states of all blocks that have one, in order; n_states */
     int n_states;
+    int n_shared;        /* tensors that layers hand on (op_layer_shared) */
     LogprobArgs logprob; /* the model's soft cap; its temperature is the model's divisor of logits */
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;

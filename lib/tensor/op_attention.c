@@ -25,7 +25,7 @@ Tensor *op_attention(Tape *tape, Tensor *q, Tensor *k, Tensor *v, const Attentio
     Tensor *logsumexp = keep ? tape_result(tape, tape_residual(tape), 2, (int64_t[]){tensor_rows(q), args->n_heads}, &have_sums) : NULL;
     Tensor *y = tape_result(tape, tape_compute(tape), q->n_dims, q->shape, &there);
     if (!y || (keep && !logsumexp)) return NULL;
-    if (cached) device->kv_store(args, k, v);
+    if (cached && !args->stored) device->kv_store(args, k, v);
     if (!there || !have_sums) device->attention(args, q, k, v, y, logsumexp);
     Node *node = tape_push(tape, "attention", attention_backward, (Tensor *[]){q, k, v}, cached ? 0 : 3, &y, 1, args, sizeof *args);
     if (node) node->saved[0] = logsumexp;

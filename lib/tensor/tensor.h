@@ -178,7 +178,8 @@ typedef struct LoraBranch {
 
 typedef struct AttentionArgs {
     const Layout *layout;
-    int layer; /* with a cache: index into KvPages.k and v */
+    int layer;   /* with a cache: index into KvPages.k and v */
+    bool stored; /* with a cache: an earlier block of this `layer` has stored k and v */
     int64_t n_heads, n_kv_heads, head_dim;
     double scale;   /* usually 1 / sqrt(head_dim) */
     int64_t window; /* a token sees itself and the window - 1 before it; 0 = all */
@@ -405,6 +406,11 @@ Status tape_backward(Tape *tape);
  * next layer runs. `context` must stay valid until the step ends. */
 typedef Tensor *LayerFn(Tape *tape, Tensor *x, void *context);
 Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context);
+/* The same for a layer with several results: tensors that later layers read in addition to the residual stream. shared: n_shared places, NULL before
+ * the first layer, which stay valid until the step ends. A layer may read the places that layers before it have set, and set up to LAYER_MOST_SHARED
+ * others. Nothing may overwrite these tensors. Their gradients are the sums over all layers that read them. */
+enum { LAYER_MOST_SHARED = 3 };
+Tensor *op_layer_shared(Tape *tape, LayerFn *layer, Tensor *x, void *context, Tensor **shared, int n_shared);
 
 /* ---- for op_*.c files ---- */
 
@@ -420,7 +426,7 @@ struct StepState {
     const Recompute *recompute;
 };
 
-enum { NODE_MAX_INPUTS = 14, NODE_MAX_OUTPUTS = 3, NODE_MAX_SAVED = 4 };
+enum { NODE_MAX_INPUTS = 14, NODE_MAX_OUTPUTS = 1 + LAYER_MOST_SHARED, NODE_MAX_SAVED = 4 };
 typedef struct Node Node;
 struct Node {
     void (*backward)(Tape *tape, Node *node);
