@@ -12,6 +12,7 @@ typedef struct AttentionBlock {
     AttentionArgs args;
     bool takes, gives; /* keys and values of an earlier layer; its own to later layers */
     int shared;        /* the place of these keys, and the next one of the values */
+    Tensor *sinks;
 } AttentionBlock;
 
 static int64_t kv_source(const ModelConfig *config, int64_t layer) { return config->layer_kv ? config->layer_kv[layer] : layer; }
@@ -34,8 +35,8 @@ static void build_keys(BlockBuilder *builder, AttentionBlock *block, int64_t kv_
     }
     for (int64_t later = builder->layer + 1; later < c->num_hidden_layers; later++) block->gives |= kv_source(c, later) == builder->layer;
     if (block->gives) {
-        block->shared = build_shared(builder);
-        build_shared(builder);
+        block->shared = build_result(builder);
+        build_result(builder);
     }
     block->args.layer = build_cache_row(builder, kv_width, kv_width);
 }
@@ -59,6 +60,7 @@ static void attention_build(BlockBuilder *builder, const void *given, void *resu
     build_norm(builder, form->q_norm, &block->q_norm, form->norm_all_heads ? q_width : c->head_dim);
     if (!block->takes) build_norm(builder, form->k_norm, &block->k_norm, form->norm_all_heads ? kv_width : c->head_dim);
     build_linear(builder, form->o, &block->o, q_width, c->hidden_size, c->o_bias);
+    if (form->sinks) build_weight(builder, form->sinks, true, &block->sinks, 1, &c->num_attention_heads);
     block->rope = c->layer_rope ? c->layer_rope[builder->layer] : LAYER_ROPE;
     block->args = (AttentionArgs){
         .stored = block->takes,
@@ -104,6 +106,7 @@ static Tensor *attention_forward(const LayerContext *context, const Sublayer *su
     }
     AttentionArgs args = block->args;
     args.layout = &context->batch->layout;
+    args.sinks = block->sinks;
     return sublayer_project(context, sublayer, tape, &block->o, op_attention(tape, q, k, v, &args), residual);
 }
 

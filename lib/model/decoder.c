@@ -103,7 +103,7 @@ static const RopeTables *all_ropes(const Model *model, Tape *tape, const ModelBa
 }
 
 /* A copy of the batch that lives until the step ends, with the arrays for kernels. */
-static const ModelBatch *batch_keep(const Model *model, Tape *tape, const ModelBatch *given) {
+static const ModelBatch *batch_keep(Tape *tape, const ModelBatch *given) {
     ModelBatch *batch = tape_copy(tape, given, sizeof *given);
     if (batch && layout_upload(&batch->layout, tape_arena(tape), tape_device(tape)) != ST_OK) {
         tape_fail(tape, ST_RESOURCE, "out of memory for the segments of a batch");
@@ -114,7 +114,7 @@ static const ModelBatch *batch_keep(const Model *model, Tape *tape, const ModelB
 
 Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *given, int64_t n_layers) {
     profile_lap(NULL);
-    const ModelBatch *batch = batch_keep(model, tape, given);
+    const ModelBatch *batch = batch_keep(tape, given);
     if (!batch) return NULL;
     Tensor *x = embed(model, tape, batch);
     const RopeTables *ropes = x ? all_ropes(model, tape, batch) : NULL;
