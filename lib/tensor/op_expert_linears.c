@@ -271,7 +271,7 @@ static void experts_run(Tape *tape, const ExpertNode *node, Tensor *x, const Exp
 }
 
 void op_expert_linears(Tape *tape, Tensor *x, bool by_token, const Routing *routing, const ExpertLinear *layers, int n, Tensor **y) {
-    ExpertResult results[EXPERT_LINEARS_MOST];
+    ExpertResult results[EXPERT_LINEARS_MOST] = {0};
     ASSERT(n <= EXPERT_LINEARS_MOST, "%d linear layers of experts at once", n);
     for (int i = 0; i < n; i++) y[i] = NULL;
     if (!x || !routing->weights) return;

@@ -55,6 +55,7 @@ struct Tensor {
     bool needs_grad;
     bool in_out;      /* a weight stored as (in, out) instead of (out, in), as GPT-2's Conv1D does */
     bool blank;       /* a gradient that counts as zeros: the first op that adds to it writes instead (tape_grad) */
+    int uses;         /* of a tensor made outside the tape: ops that have not run backward yet, while a tape is watched (tape_watch) */
     StepState *state; /* facts that ops need of a tensor that the tape made; NULL for other tensors */
 };
 enum { TENSOR_HEADER = sizeof(Tensor) + sizeof(Storage) }; /* bytes that a tensor takes in an arena besides its elements */
@@ -486,6 +487,16 @@ void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
  * there if it is blank. Frees the results of ops, so read what you need of them before the call. Returns tape_status: the first failure of an op, or
  * the device's fault. */
 Status tape_backward(Tape *tape);
+
+/* Work beside the ops of a tape, such as sending gradients that are complete. */
+typedef struct TapeWatch {
+    void *context;
+    void (*ready)(void *context, Tensor *tensor); /* no further op adds to the gradient of this tensor, which was made outside the tape */
+    void (*poll)(void *context);                  /* after each op, forward and backward */
+} TapeWatch;
+/* Watches the tape from its next op on; NULL: no longer. Set it before the forward pass of a step with one backward pass, with `uses` of all trained
+ * tensors 0. A tensor whose ops were not all reached is not reported. */
+void tape_watch(Tape *tape, const TapeWatch *watch);
 
 /* Runs one layer of a model as a unit: y = layer(tape, x, context). A plain call when the tape records everything; see tape_record and
  * tape_checkpoint for the other cases. When the tape does not record and x is itself the result of a layer, y reuses x's memory: read x before the
