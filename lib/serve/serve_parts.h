@@ -151,8 +151,8 @@ struct Job {
     Job *next;
     Exchange *exchange;
     ServedModel *model; /* NULL: none; else counted as a user */
-    /* Not NULL: the engine calls it, with no lock held, until it is true; then the job ends. Between two calls, the generator does a step, so that long
-     * work holds up nobody. NULL: `answer` is generated */
+    /* Not NULL: the engine calls it, with no lock held, until it is true; then the job ends. Between two calls, the generator does a step, so that
+     * long work holds up nobody. NULL: `answer` is generated */
     bool (*work)(Server *server, Job *job);
     Answer *answer; /* NULL: none */
     json_t *body;
