@@ -45,8 +45,9 @@ typedef struct Recipe {
     const char *path;            /* the file that it was read from; NULL for a recipe made in memory */
     struct UnknownKeys *unknown; /* only while it is read */
     const char *program;         /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
-    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth, has_plan; /* present and not null */
-    bool lora_declined;                                                                                             /* `lora: null` is written */
+    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth, has_plan,
+        has_distil;     /* present and not null */
+    bool lora_declined; /* `lora: null` is written */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
 #define KEY(section, name, owner, type, ...) RECIPE_FIELD_##type(section##_##name)
 #define TOP_KEY(name, owner, type, ...) RECIPE_FIELD_##type(name)

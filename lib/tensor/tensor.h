@@ -234,6 +234,26 @@ typedef struct LogprobResults {
 } LogprobResults;
 enum { LOGPROB_BLOCK = 2048 }; /* rows */
 
+/* How a student's distribution s over the vocabulary differs from a teacher's distribution t; both are softmaxes of logits / temperature. */
+typedef enum DivergenceKind {
+    DIVERGENCE_KL,         /* sum t log(t / s) */
+    DIVERGENCE_REVERSE_KL, /* sum s log(s / t) */
+    DIVERGENCE_JSD,        /* beta KL(t || m) + (1 - beta) KL(s || m), m = beta t + (1 - beta) s. Source: GKD, arXiv 2306.13649 */
+    DIVERGENCE_TOP_K       /* KL(t || s) over the teacher's top_k tokens, and one more outcome for all others */
+} DivergenceKind;
+/* The loss of a token: alpha x divergence (x temperature^2) + (1 - alpha) x cross-entropy at temperature 1. Source: arXiv 1503.02531. */
+typedef struct DivergenceArgs {
+    DivergenceKind kind;
+    double temperature, alpha, beta;
+    bool squared;                    /* multiply the divergence by temperature^2, so that its gradients keep their size */
+    int top_k;                       /* of DIVERGENCE_TOP_K; the lower id first among equal logits */
+    double softcap, teacher_softcap; /* on logits; 0 = off */
+} DivergenceArgs;
+/* Each is (P), f32 (f64 on the reference device). Only the loss carries a gradient. */
+typedef struct Divergences {
+    Tensor *loss, *divergence, *logprob; /* logprob: of the target, by the student at temperature 1 */
+} Divergences;
+
 /* A low-rank branch of rows begin..end-1 of a product: low = A down^T, and C += alpha * low b^T, with these rows of A and C. */
 typedef struct RowBranch {
     int64_t begin, end;

@@ -37,6 +37,7 @@ static Status plan_trainer_memory(Trainer *trainer, TrainMemory *memory) {
                        .model = trainer->model,
                        .tape = trainer->tape,
                        .context = trainer,
+                       .beside = &trainer->beside,
                        .largest = rows_largest,
                        .split = trainer->objective->whole_batches ? NULL : rows_split};
     return train_memory_plan(&task, trainer->config->options.resume ? trainer->recipe->output : NULL, memory);
