@@ -19,9 +19,14 @@ Tensor *module_tensor(const Model *model, size_t module, bool bias) { return bia
 
 /* ---- tensors that an adapter changes ---- */
 
-const LoraBranch *module_lora(const Model *model, size_t module) {
+bool module_change(const Model *model, size_t module, int64_t expert, LoraBranch *branch, Tensor parts[2]) {
     const Linear *linear = model->modules[module].linear;
-    return linear ? linear->lora : NULL;
+    return linear && linear_change(linear, expert, branch, parts);
+}
+
+int64_t module_experts(const Model *model, size_t module) {
+    const Linear *linear = model->modules[module].linear;
+    return linear && linear->copies ? linear->copies : 1;
 }
 
 const Tensor *module_saved(const Model *model, size_t module, bool bias) {
@@ -32,8 +37,10 @@ const Tensor *module_saved(const Model *model, size_t module, bool bias) {
 }
 
 static bool is_changed(const Merge *merge, size_t module, bool bias) {
+    LoraBranch branch;
+    Tensor parts[2];
     for (size_t i = 0; i < merge->config->n_adapters; i++)
-        if ((!bias && module_lora(merge->adapted[i], module)) || module_saved(merge->adapted[i], module, bias)) return true;
+        if ((!bias && module_change(merge->adapted[i], module, 0, &branch, parts)) || module_saved(merge->adapted[i], module, bias)) return true;
     return false;
 }
 
@@ -135,23 +142,40 @@ static Status list_jobs(Merge *merge) {
 
 /* ---- the sum ---- */
 
-/* Adds the block's rows of `scale` B A (of its transpose for weights that are stored (in, out)) to its change. */
-static Status add_lora(const LoraBranch *lora, bool in_out, double scale, Block *block) {
-    int64_t rank = lora->a->shape[0], in = lora->a->shape[1], n = block->n;
+/* Adds rows first .. first + n - 1 of `scale` B A (of its transpose for weights that are stored (in, out)) to the block's change, from row `at` of the
+ * block on. */
+static Status add_lora(const LoraBranch *lora, bool in_out, double scale, int64_t first, int64_t n, int64_t at, Block *block) {
+    int64_t rank = lora->a->shape[0], in = lora->a->shape[1];
+    float *change = block->change + at * block->cols;
     if (in_out) {
         for (int64_t i = 0; i < n; i++)
-            for (int64_t r = 0; r < rank; r++) block->left[i * rank + r] = (float)tensor_get(lora->a, r * in + block->first + i);
+            for (int64_t r = 0; r < rank; r++) block->left[i * rank + r] = (float)tensor_get(lora->a, r * in + first + i);
     } else {
-        TRY(tensor_download(lora->b, block->first * rank, n * rank, block->left));
+        TRY(tensor_download(lora->b, first * rank, n * rank, block->left));
     }
     block->factors->shape[0] = n;
     block->factors->shape[1] = rank;
+    Tensor delta = matrix_rows(block->delta, at, at + n);
     TRY(tensor_upload(block->factors, 0, n * rank, block->left));
-    TRY(tensor_upload(block->delta, 0, n * block->cols, block->change));
+    TRY(tensor_upload(&delta, 0, n * block->cols, change));
     tensor_device(block->delta)
         ->matmul(&(Matmul){
-            .a = block->factors, .b = in_out ? lora->b : lora->a, .c = block->delta, .transpose_b = in_out, .alpha = scale * lora->scale, .beta = 1});
-    return tensor_download(block->delta, 0, n * block->cols, block->change);
+            .a = block->factors, .b = in_out ? lora->b : lora->a, .c = &delta, .transpose_b = in_out, .alpha = scale * lora->scale, .beta = 1});
+    return tensor_download(&delta, 0, n * block->cols, change);
+}
+
+/* The same for all rows of the block, which may be of several experts. */
+static Status add_changes(const Model *adapted, size_t module, bool in_out, double scale, Block *block) {
+    LoraBranch lora;
+    Tensor parts[2];
+    int64_t n_experts = module_experts(adapted, module), each = tensor_rows(module_tensor(adapted, module, false)) / n_experts,
+            end = block->first + block->n;
+    for (int64_t row = block->first, n; row < end; row += n) {
+        n = MIN(end, (row / each + 1) * each) - row;
+        if (module_change(adapted, module, row / each, &lora, parts))
+            TRY(add_lora(&lora, in_out, scale, row % each, n, row - block->first, block));
+    }
+    return ST_OK;
 }
 
 static Status add_saved(const Tensor *saved, double weight, int64_t first, Block *block) {
@@ -170,8 +194,9 @@ static Status add_saved(const Tensor *saved, double weight, int64_t first, Block
 Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, int64_t cols, Block *block) {
     int64_t n = MAX(1, MIN(rows, BLOCK_ELEMENTS / MAX(cols, 1))), rank = 1;
     for (size_t i = 0; i < merge->config->n_adapters; i++) {
-        const LoraBranch *lora = module_lora(merge->adapted[i], module);
-        if (lora) rank = MAX(rank, lora->a->shape[0]);
+        LoraBranch lora;
+        Tensor parts[2];
+        if (module_change(merge->adapted[i], module, 0, &lora, parts)) rank = MAX(rank, lora.a->shape[0]);
     }
     *block = (Block){.cols = cols, .n = n};
     block->base = arena_alloc(arena, (size_t)(n * cols) * sizeof(float));
@@ -200,10 +225,9 @@ Status block_fill(const Merge *merge, size_t module, bool bias, int64_t first, i
     Status status = (Status)worst;
     for (size_t k = 0; k < merge->config->n_adapters && status == ST_OK; k++) {
         double weight = merge->config->adapters[k].weight;
-        const LoraBranch *lora = bias ? NULL : module_lora(merge->adapted[k], module);
         const Tensor *saved = module_saved(merge->adapted[k], module, bias);
         if (saved) status = add_saved(saved, weight, at, block);
-        if (lora && status == ST_OK) status = add_lora(lora, tensor->in_out, weight, block);
+        if (!bias && status == ST_OK) status = add_changes(merge->adapted[k], module, tensor->in_out, weight, block);
     }
     return status;
 }

@@ -3,6 +3,7 @@
 #include "lib/base/log.h"
 #include "lib/base/work.h"
 #include "lib/model/convert.h"
+#include "lib/model/experts/experts.h"
 #include "lib/model/parts.h"
 #include "lib/model/scalar_head.h"
 #include "lib/model/text_part.h"
@@ -118,8 +119,9 @@ static bool read_in_place(const Model *model, const StoredTensor *stored, const 
 }
 
 /* Values of quantised weights become what products compute with. Values that are read once, for merging, are not rounded. */
-static DType dequantised_dtype(const Loader *loader) {
+static DType dequantised_dtype(const Loader *loader, const StoredTensor *stored) {
     DType compute = loader->model->compute;
+    if (strcmp(stored->dtype_text, "MXFP4") == 0 && compute != DT_F64) return DT_BF16; /* which has all of its values */
     return loader->options->streamed && compute == DT_BF16 ? DT_F32 : compute;
 }
 
@@ -154,20 +156,24 @@ static Status load_codes(const Loader *loader, const StoredTensor *stored, const
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
         if (mapping) file_watch_truncation(mapping);
     }
-    (*tensor)->storage->rounds = dequantised_dtype(loader) == DT_BF16;
+    (*tensor)->storage->rounds = dequantised_dtype(loader, stored) == DT_BF16;
     return ST_OK;
 }
 
 /* Matrices that are packed for products stay in the mapped file. A weight becomes a copy if products read it in place, or if it is trained, small,
  * misaligned, or of a dtype without kernels; and all of them if the device has memory of its own. */
-static Status load_values(const Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
+static Status load_values(const Loader *loader, const StoredTensor *stored, const Module *module, Tensor **tensor) {
     Model *model = loader->model;
+    const int n_dims = module->n_dims;
+    const int64_t *shape = module->shape;
     DType wide = model->compute == DT_F64 ? DT_F64 : DT_F32;
-    bool quantised = stored_is_quantised(stored), all = loader->options->train_all, has_file = model->device->host_memory || model->device->planned;
+    bool quantised = stored_is_quantised(stored), all = loader->options->train_all && !module->fixed,
+         has_file = model->device->host_memory || model->device->planned;
     bool copied = quantised || !has_file || all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
-                  (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
+                  (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 ||
+                  (!loader->options->streamed && !module->sparse && read_in_place(model, stored, shape));
     if (copied) {
-        DType dtype = all || n_dims == 1 || stored->dtype == DT_F64 ? wide : quantised ? dequantised_dtype(loader) : stored->dtype;
+        DType dtype = all || n_dims == 1 || stored->dtype == DT_F64 ? wide : quantised ? dequantised_dtype(loader, stored) : stored->dtype;
         return stored_copy(model, stored, dtype, n_dims, shape, tensor);
     }
     *tensor = tensor_mapped(model->arena, model->device, stored->dtype, n_dims, shape, stored->data);
@@ -176,25 +182,25 @@ static Status load_values(const Loader *loader, const StoredTensor *stored, int 
     return ST_OK;
 }
 
-/* The weight of a module, or its bias, of one dimension. */
-static Status load_weight(Loader *loader, const StoredTensor *stored, const Module *module, int n_dims, const int64_t *shape, Tensor **tensor) {
+static Status load_weight(Loader *loader, const StoredTensor *stored, const Module *module, Tensor **tensor) {
     Model *model = loader->model;
-    TRY(stored_check(stored, n_dims, shape));
+    TRY(stored_check(stored, module->n_dims, module->shape));
     loader->used[stored - model->files->tensors] = true;
-    bool all = loader->options->train_all;
+    bool all = loader->options->train_all && !module->fixed;
     if (stored_is_quantised(stored) && all) return quantised_whole(stored);
-    if (n_dims == 2 && keeps_codes(loader, stored, module))
+    if (keeps_codes(loader, stored, module))
         TRY(load_codes(loader, stored, module, tensor));
     else
-        TRY(load_values(loader, stored, n_dims, shape, tensor));
+        TRY(load_values(loader, stored, module, tensor));
+    const bool left = module->sparse && (*tensor)->storage->kind == STORAGE_MAPPED; /* the step reads the experts that it needs */
     if (!loader->options->skip_nan_check && loader->options->streamed && (*tensor)->dtype != DT_PACKED)
         TRY(check_streamed(model, *tensor, stored));
-    else if (!loader->options->skip_nan_check)
+    else if (!loader->options->skip_nan_check && !left)
         TRY(tensor_check_finite(*tensor, stored->name, stored->file));
     Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
     if (!param) return ST_RESOURCE;
     if (all) return params_train(param, model->arena);
-    (*tensor)->storage->constant = true;
+    (*tensor)->storage->constant = !module->sparse; /* a packed copy would be as large as all experts */
     return ST_OK;
 }
 
@@ -228,12 +234,12 @@ static Status load_module(Loader *loader, const Module *module) {
     const char *kind = module->bare ? NULL : "weight";
     const StoredTensor *weight = find_stored(loader->model, module->path, kind);
     if (!weight) return missing(loader->model, module->path, kind, module->n_dims, module->shape);
-    TRY(load_weight(loader, weight, module, module->n_dims, module->shape, module->weight));
+    TRY(load_weight(loader, weight, module, module->weight));
     (*module->weight)->in_out = module->in_out;
     if (!module->bias) return ST_OK;
     const StoredTensor *bias = find_stored(loader->model, module->path, "bias");
     if (!bias) return missing(loader->model, module->path, "bias", 1, &module->bias_width);
-    return load_weight(loader, bias, module, 1, &module->bias_width, module->bias);
+    return load_weight(loader, bias, &(Module){.n_dims = 1, .shape = {module->bias_width}}, module->bias);
 }
 
 /* A tied head is the embedding. Checkpoints may have both, or only the head; if the two differ they are not tied, whatever config.json says, as in
@@ -366,6 +372,7 @@ Status model_load_weights(Model *model, const ModelOptions *options) {
     model->logprob = (LogprobArgs){.softcap = model->config.final_softcap, .temperature = model->config.logits_scaling};
     TRY(weight_file_open(dir, &model->files));
     if (model->config.wrapper) TRY(text_names_find(&model->config, model->files, dir));
+    if (model->config.experts.n) TRY(experts_find(&model->config, model->files));
     TRY(model_build(model, options->scores));
     if (options->admit) TRY(options->admit(options->context, count_weights(model)));
     Loader loader = {model, options, arena_zero(model->arena, model->files->n + 1)};

@@ -26,6 +26,8 @@ typedef struct Module {
     int64_t bias_width;
     bool in_out;
     Linear *linear; /* the linear layer with this weight; NULL for other weights and for the head */
+    bool sparse;    /* a step reads only some of these weights (experts): they stay in the mapped file, and are not read when the model is loaded */
+    bool fixed;     /* not trained with the model: other programs set it (a router's bias for the choice) */
 } Module;
 int64_t module_count(const Module *module); /* elements of the weight */
 typedef struct Norm {
@@ -65,6 +67,7 @@ typedef struct Model {
     int n_cache_rows;
     int64_t *state_widths; /* of the states of all blocks that have one, in order; n_states */
     int n_states;
+    int n_routers;       /* layers of experts */
     LogprobArgs logprob; /* the model's soft cap; its temperature is the model's divisor of logits */
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;
@@ -124,6 +127,7 @@ typedef struct ModelBatch {
     StepContext step;
     EmbedNoise noise;
     SequenceStates *states; /* with a cache; may be NULL if the model has no states */
+    RouterLoad *loads;      /* n_routers of them: each layer of experts adds what its router did; NULL: not wanted */
 } ModelBatch;
 /* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned
  * positions. */

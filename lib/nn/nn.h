@@ -29,8 +29,11 @@ typedef struct Param {
     Tensor *tensor;
     ParamRole role;
     bool trained;
-    double lr_scale;                     /* factor on the learning rate (LoRA+: B matrices) */
-    bool decay;                          /* weight decay applies */
+    double lr_scale; /* factor on the learning rate (LoRA+: B matrices) */
+    bool decay;      /* weight decay applies */
+    /* divided: other processes update the other elements; this one updates first .. first + n - 1, and its states are of these (n) */
+    bool divided;
+    int64_t first, n;
     Tensor *state[OPTIMIZER_MAX_STATES]; /* owned by the optimiser */
 } Param;
 typedef struct Params {
@@ -67,6 +70,9 @@ typedef struct LoraConfig {
     double alpha, dropout;
     size_t n_targets; /* names ("q_proj") or suffixes ("self_attn.q_proj"); n_targets = 0: all linear layers but the head */
     const char **targets;
+    size_t n_parameters; /* target_parameters: names or suffixes of the layers of all experts together, "mlp.experts.gate_up_proj" */
+    const char **parameters;
+    bool only_parameters; /* no other targets: n_targets 0 means none */
     const char *target_regex; /* a regex for the full module path that replaces targets, as in adapter_config.json; NULL = none */
     size_t n_saved;           /* modules trained in full: "lm_head", "embed_tokens" */
     const char **saved;
@@ -86,6 +92,13 @@ typedef struct Linear {
     int64_t in, out;
     LoraBranch *lora; /* NULL = none */
     uint64_t index;   /* the layer's number in the model, for random streams */
+    /* Not 0: one layer of each of so many experts, together. Its weight is (copies, out, in), or (copies, in, out), or NULL if each expert has a
+     * Linear too; its branch has A (copies x rank, in) and B (copies x out, rank). To PEFT it is a parameter, not a module. */
+    int64_t copies;
+    bool only_named; /* gets a branch only where the targets name it: experts and routers */
+    /* Of an expert's own layer: the layers of all experts together, the expert's number, and its first row there. NULL: it is not an expert's */
+    const struct Linear *together;
+    int64_t number, first_row;
 } Linear;
 /* Rows begin..end-1 of a batch, and their adapter: the branches of `linears`, which are all linear layers of a model, in order. */
 typedef struct AdapterRows {
@@ -104,6 +117,11 @@ typedef struct StepContext {
 } StepContext;
 /* Applies the layer. residual: added to the result; NULL = none. */
 Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step);
+/* The branch that changes the layer's weight, its own or its part of that of all experts together, as a branch of the two tensors in `parts`. False:
+ * there is none. expert: of a layer of all experts together, which of them; else 0. */
+bool linear_change(const Linear *linear, int64_t expert, LoraBranch *branch, Tensor parts[2]);
+/* The layer's low-rank branches in this step, in the step's memory; NULL: none, or after a failure. */
+const LoraBranch *linear_branch(const Linear *linear, Tape *tape, const StepContext *step);
 /* Applies several layers to the same input, without residual (op_linears). */
 void linears_forward(const Linear *const *linears, int n, Tape *tape, Tensor *x, const StepContext *step, Tensor **y);
 /* Gets the rank, scale and alpha that `config` specifies for the module at `path`. */
@@ -114,8 +132,8 @@ Status lora_add_branch(Linear *linear, const LoraConfig *config, DType dtype, co
 /* Like lora_add_branch, but trained, with A random by (seed, linear->index) and B zero. A does not depend on which other layers have a branch.
  * ST_RESOURCE. */
 Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, DType dtype, const Device *device, Arena *arena, Params *params);
-/* Whether the targets of `config` include the linear layer at `path`. */
-bool lora_targets(const LoraConfig *config, const char *path);
+/* Whether the targets of `config` include the linear layer. */
+bool lora_targets(const LoraConfig *config, const Linear *linear);
 /* Whether one of the names is the full path or its last components. */
 bool module_matches(const char *path, const char *const *names, size_t n);
 /* Whether the regex matches the full path. False for an invalid regex, which pattern_check reports (ST_CONFIG). */
@@ -167,8 +185,9 @@ typedef struct OptimizerConfig {
 typedef struct OptimizerInfo {
     const char *name;
     const char *help;
-    const char *keys;                             /* the recipe keys among betas, eps, momentum that it uses, separated by spaces */
-    int (*states)(const OptimizerConfig *config); /* number of state tensors, each of the parameter's shape and dtype */
+    const char *keys; /* the recipe keys among betas, eps, momentum that it uses, separated by spaces */
+    /* Number of state tensors, each of the parameter's shape and dtype. Each element of parameter, gradient and states is updated alone: ranks divide them */
+    int (*states)(const OptimizerConfig *config);
     void (*update)(const OptimizerConfig *config, Param *param, double grad_scale, double lr, int64_t step); /* step counts from 1 */
 } OptimizerInfo;
 #define OPTIMIZER(name) extern const OptimizerInfo optimizer_##name;

@@ -31,9 +31,10 @@ Job *job_new(Exchange *x, ServedModel *model) {
 }
 
 void job_free(Job *job) {
-    served_leave(job->exchange->server, job->model);
+    Server *server = job->exchange->server;
+    served_leave(server, job->model);
     exchange_leave(job->exchange);
-    answer_release(job->answer);
+    answer_release(server, job->answer);
     json_decref(job->body);
     for (size_t i = 0; i < job->n_ids; i++) ids_release(&job->ids[i]);
     free(job->ids);
@@ -366,6 +367,7 @@ void server_close(Server *server) {
     generator_close(server->generator);
     while (server->jobs) end_job(server, &server->jobs);
     models_release(server);
+    constraints_release(server);
     pthread_cond_destroy(&server->wake);
     pthread_mutex_destroy(&server->audit_lock);
     pthread_mutex_destroy(&server->lock);

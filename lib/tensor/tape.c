@@ -39,8 +39,9 @@ struct Tape {
     Keeping keeping;
     Tensor *results[LAYER_MAX_RESULTS]; /* of the running layer; NULL where the values were not kept */
     int n_results, next_result;
-    Tensor *passing;   /* result of the last layer that was not recorded: the next layer's result takes its place */
-    ArenaMark op_mark; /* where the running op began: its results come after this mark */
+    Tensor *passing;        /* result of the last layer that was not recorded: the next layer's result takes its place */
+    const TapeWatch *watch; /* NULL: nobody watches */
+    ArenaMark op_mark;      /* where the running op began: its results come after this mark */
     Status status;
 };
 
@@ -95,6 +96,8 @@ void tape_record(Tape *tape, bool record) {
 
 void tape_checkpoint(Tape *tape, Checkpointing kind) { tape->checkpointing = kind; }
 
+void tape_watch(Tape *tape, const TapeWatch *watch) { tape->watch = watch; }
+
 Checkpointing tape_checkpointing(const Tape *tape) { return tape->checkpointing; }
 Arena *tape_arena(Tape *tape) { return tape->meta; }
 const Device *tape_device(const Tape *tape) { return tape->device; }
@@ -102,6 +105,7 @@ DType tape_compute(const Tape *tape) { return tape->compute; }
 DType tape_residual(const Tape *tape) { return tape->compute == DT_F64 ? DT_F64 : DT_F32; }
 Status tape_status(const Tape *tape) { return tape->status; }
 bool tape_recording(const Tape *tape) { return tape->record; }
+bool tape_repeats(const Tape *tape) { return tape->keeping == KEEP_RESTORE; }
 bool tape_needs_backward(const Tape *tape) { return tape->record || tape->keeping == KEEP_COUNT || tape->keeping == KEEP_ALL; }
 
 TapeBytes tape_bytes(const Tape *tape) {
@@ -213,6 +217,24 @@ static void profile_node(const Tape *tape, const Node *node, bool backward) {
     profile_call(tape->device, node->op, backward, cost);
 }
 
+/* ---- the watch ---- */
+
+/* Tensors of a model, whose gradients stay after the step. */
+static bool is_watched(const Tensor *tensor) { return tensor && tensor->needs_grad && !tensor->state; }
+
+/* Counts the ops that will add to gradients. A checkpointed layer that runs again was counted before. */
+static void watch_forward(const Tape *tape, Tensor *const *inputs, int n_inputs) {
+    for (int i = 0; i < n_inputs && tape->keeping != KEEP_RESTORE; i++)
+        if (is_watched(inputs[i])) inputs[i]->uses++;
+    tape->watch->poll(tape->watch->context);
+}
+
+static void watch_backward(const Tape *tape, const Node *node) {
+    for (int i = 0; i < NODE_MAX_INPUTS; i++)
+        if (is_watched(node->inputs[i]) && --node->inputs[i]->uses == 0) tape->watch->ready(tape->watch->context, node->inputs[i]);
+    tape->watch->poll(tape->watch->context);
+}
+
 Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs,
                 int n_outputs, const void *attributes, size_t size) {
     ASSERT(n_inputs <= NODE_MAX_INPUTS && n_outputs <= NODE_MAX_OUTPUTS, "op '%s' has %d inputs and %d outputs", op, n_inputs, n_outputs);
@@ -231,6 +253,7 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
         if (outputs[i]) outputs[i]->needs_grad = wanted;
     }
     profile_node(tape, &node, false);
+    if (tape->watch) watch_forward(tape, inputs, n_inputs);
     if (!wanted || !tape->record) return NULL;
     if (size) node.attributes = tape_copy(tape, attributes, size);
     if (size && !node.attributes) return NULL;
@@ -338,6 +361,7 @@ static void walk_back(Tape *tape, size_t floor) {
             profile_node(tape, node, true);
             arena_rewind(tape->data, scratch);
         }
+        if (tape->watch) watch_backward(tape, node);
         for (int i = 0; i < NODE_MAX_OUTPUTS; i++) grad_release(tape, node->outputs[i]);
         arena_rewind(tape->data, entry->data_mark);
     }

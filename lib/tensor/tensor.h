@@ -55,6 +55,7 @@ struct Tensor {
     bool needs_grad;
     bool in_out;      /* a weight stored as (in, out) instead of (out, in), as GPT-2's Conv1D does */
     bool blank;       /* a gradient that counts as zeros: the first op that adds to it writes instead (tape_grad) */
+    int uses;         /* of a tensor made outside the tape: ops that have not run backward yet, while a tape is watched (tape_watch) */
     StepState *state; /* facts that ops need of a tensor that the tape made; NULL for other tensors */
 };
 enum { TENSOR_HEADER = sizeof(Tensor) + sizeof(Storage) }; /* bytes that a tensor takes in an arena besides its elements */
@@ -176,19 +177,78 @@ typedef struct AttentionArgs {
     double scale;   /* usually 1 / sqrt(head_dim) */
     int64_t window; /* a token sees itself and the window - 1 before it; 0 = all */
     double softcap; /* scores become softcap * tanh(score / softcap); 0 = off */
+    Tensor *sinks;  /* (H): a score of each head that takes a share of the softmax and has no value; NULL: none. Source: gpt-oss, arXiv 2508.10925 */
 } AttentionArgs;
+
+/* Columns of a result of op_columns, in units of equal width. */
+typedef struct UnitMap {
+    int64_t unit, n;     /* width of a unit; units of the result */
+    const int32_t *from; /* of each: the unit of x, or those of `more` after them; -1: zeros. Lives until the step ends */
+} UnitMap;
 
 /* Result of op_split; all NULL after a failure. */
 typedef struct Split {
     Tensor *parts[3];
 } Split;
 
+/* How a layer's router chooses experts for a token. Scores are computed in f32 (f64 on the reference device). Sources: Mixtral, arXiv 2401.04088;
+ * DeepSeek V2 and V3, arXiv 2405.04434 and 2412.19437. */
+typedef enum RouterKind {
+    ROUTER_SOFTMAX, /* scores are the softmax of a token's logits */
+    ROUTER_SIGMOID, /* scores are sigmoids of the logits, one by one */
+} RouterKind;
+typedef struct RouterArgs {
+    RouterKind kind;
+    int64_t n_experts, top_k;
+    int64_t n_groups, top_groups; /* groups of consecutive experts; only those of the best top_groups can be chosen. 0 or 1: no groups */
+    bool group_pairs;             /* a group counts as much as its two best experts together, instead of its best one */
+    bool normalise;               /* the scores of the chosen experts are divided by their sum + eps */
+    double eps, scale;            /* scale: of the weights, at last */
+} RouterArgs;
+/* What a layer's router did in a pass, for its load and its auxiliary loss. */
+typedef struct RouterLoad {
+    double *counts, *scores; /* (E): slots of each expert; sums of its scores over all tokens, divided by the token's sum */
+    int64_t n_tokens;
+    double *balance; /* (E): added to the gradient of each token's scores in the backward pass, set before it; NULL: nothing. Softmax only */
+} RouterLoad;
+/* Which tokens each expert of a layer gets, and with which weight. A slot is a choice: token and expert. Slots are in order of experts, within an
+ * expert in order of tokens. All arrays live until the step ends. */
+typedef struct Routing {
+    int64_t n_tokens, n_experts, top_k;
+    Tensor *weights;         /* (N, k) f32 (f64 on the reference device), with gradients; NULL after a failure */
+    Tensor *rows, *places;   /* (N x k) i32: the token of each slot; its place in `weights` */
+    const int32_t *tokens;   /* the values of `rows` for the host */
+    const int64_t *ends;     /* for the host: slots ends[e - 1] .. ends[e] - 1 are those of expert e */
+} Routing;
+/* For devices: chooses args->top_k experts, the best first; among equals the first. scores: n_experts, overwritten. */
+void router_choose(const RouterArgs *args, double *scores, int32_t *chosen);
+
+/* Low-rank branches of one linear layer of each expert. */
+typedef struct ExpertLora {
+    Tensor *a, *b; /* of all experts: (E r, in) and (E rows, r), expert after expert */
+    int64_t rows, first; /* of the rows of B that an expert has, those from `first` on are this layer's; rows 0: `out` */
+    double scale;
+    const LoraBranch *const *each; /* instead: a branch of its own for each expert, without dropout; NULL entries: none */
+    /* end > 0: only tokens begin..end-1 have these branches, and the next list has later tokens. Without a backward pass */
+    int64_t begin, end;
+    const struct ExpertLora *next;
+} ExpertLora;
+/* One linear layer of each of E experts. */
+typedef struct ExpertLinear {
+    int64_t in, out;
+    Tensor *whole;       /* (E, out, in), or (E, in, out) if whole->in_out */
+    Tensor *const *each; /* instead: E tensors (out, in) */
+    Tensor *bias;        /* (E, out) or NULL */
+    const ExpertLora *lora;
+} ExpertLinear;
+
 typedef enum Activation {
     ACT_SILU,      /* x sigmoid(x) */
     ACT_GELU_TANH, /* x times an approximation of the normal distribution function by tanh: "gelu_new", "gelu_pytorch_tanh" */
     ACT_GELU_ERF,  /* x times the normal distribution function: "gelu" */
     ACT_RELU,      /* max(x, 0) */
-    ACT_TANH
+    ACT_TANH,
+    ACT_SIGMOID /* with a second factor: GLU as first published, arXiv 1612.08083 */
 } Activation;
 
 /* A multilayer perceptron: linear layers with f between them, y = W_n f(.. f(W_1 x + b_1) ..) + b_n. weights[k]: (out, in), biases[k]: (out), all f32
@@ -413,6 +473,16 @@ void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
  * the device's fault. */
 Status tape_backward(Tape *tape);
 
+/* Work beside the ops of a tape, such as sending gradients that are complete. */
+typedef struct TapeWatch {
+    void *context;
+    void (*ready)(void *context, Tensor *tensor); /* no further op adds to the gradient of this tensor, which was made outside the tape */
+    void (*poll)(void *context);                  /* after each op, forward and backward */
+} TapeWatch;
+/* Watches the tape from its next op on; NULL: no longer. Set it before the forward pass of a step with one backward pass, with `uses` of all trained
+ * tensors 0. A tensor whose ops were not all reached is not reported. */
+void tape_watch(Tape *tape, const TapeWatch *watch);
+
 /* Runs one layer of a model as a unit: y = layer(tape, x, context). A plain call when the tape records everything; see tape_record and
  * tape_checkpoint for the other cases. When the tape does not record and x is itself the result of a layer, y reuses x's memory: read x before the
  * next layer runs. `context` must stay valid until the step ends. */
@@ -462,6 +532,7 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
                 int n_outputs, const void *attributes, size_t size);
 void *tape_copy(Tape *tape, const void *bytes, size_t size); /* the copy lives until the step ends; NULL after a failure, which the tape records */
 bool tape_recording(const Tape *tape);
+bool tape_repeats(const Tape *tape); /* a checkpointed layer runs again, in the backward pass */
 bool tape_needs_backward(const Tape *tape); /* this run of the op, or its repetition in a checkpointed layer, will have a backward pass */
 /* The gradient buffer of `tensor`. *beta is 0 when the buffer is fresh (write) and 1 when it has a value already (add): backward kernels take
  * `beta` and compute y = result + beta * y. NULL when no gradient is needed. */
@@ -514,7 +585,17 @@ size_t profile_rows(const ProfileRow **rows);
 
 /* op_linear for up to LINEARS_MOST layers of the same input, without residuals, as one node: the device computes their products in one call. y[i]:
  * the result of layer i, NULL after a failure. */
-enum { LINEARS_MOST = 3 };
+enum { LINEARS_MOST = 3, EXPERT_LINEARS_MOST = 2 };
+/* Products of each head with its rows of a weight (H x rows, k), of which those from `first` on, `count` of them, take part. Not recorded: for passes
+ * with a cache. */
+typedef struct HeadProducts {
+    int64_t n_heads, rows, first, count;
+    bool transposed; /* x: (N, H x k) -> (N, H x count); else x: (N, H x count) -> (N, H x k) */
+    const Tensor *weight;
+    const LoraBranch *lora; /* the weight's branch, or branches of some rows each; NULL: none */
+} HeadProducts;
+/* NULL after a failure, which the tape records. */
+Tensor *head_products(Tape *tape, const Tensor *x, const HeadProducts *args);
 typedef struct LinearArgs {
     Tensor *weight, *bias;
     const LoraBranch *lora;

@@ -32,7 +32,7 @@ void state_tensor(StateList *states, const char *name, Tensor *tensor) {
     if (!tensor || !kept)
         states->status = ST_RESOURCE;
     else
-        states->items[states->n++] = (CheckpointItem){kept, tensor};
+        states->items[states->n++] = (CheckpointItem){.name = kept, .tensor = tensor};
 }
 
 static void state_array(StateList *states, const char *name, DType dtype, void *values, int64_t n) {

@@ -390,12 +390,14 @@ static Status text_rl_train(void *context, Run *run) {
     };
     rl->run = run;
     TRY(optimizer_init(&rl->stepper.optimizer, &rl->model->params, rl->arena));
+    TRY(text_division_init(rl));
     if (run_step(run) < 0) TRY(text_samples_cut(rl)); /* samples of a run that ended before its first checkpoint */
     return loop_run(rl->config, rl->recipe, run, &task);
 }
 
 void text_release(TextRl *rl) {
     Tape *tape = rl->pass.tape;
+    accumulator_release(&rl->accumulator);
     text_pass_release(&rl->pass);
     tape_free(tape);
     generate_memory_free(rl->sampling);

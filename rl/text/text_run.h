@@ -6,6 +6,7 @@
 #define TUNE_TEXT_RUN_H
 
 #include "lib/base/tally.h"
+#include "lib/train/accumulator.h"
 #include "rl/loop/loop.h"
 #include "rl/pairs/preference_losses.h"
 #include "rl/loop/reference.h"
@@ -99,7 +100,10 @@ typedef struct TextRl {
     TextValue *value;        /* NULL: no values are learned */
     TextPass pass;
     Stepper stepper;
-    GenerateMemory *sampling; /* memory of sampling in rollouts and evaluations */
+    AccumulatorConfig division; /* of an optimiser step, over lanes and ranks */
+    Accumulator accumulator;    /* of the policy, and of a separate value model */
+    int64_t *passes;            /* first sequence of each pass of an optimiser step, and the end; room for all sequences */
+    GenerateMemory *sampling;   /* memory of sampling in rollouts and evaluations */
     int64_t total_steps;
     Run *run;
     /* names of metrics that have appeared so far */
@@ -156,6 +160,10 @@ void text_correlations_report(const TextRl *rl, const Correlations *correlations
 
 /* Number of optimiser steps per batch of rollouts. */
 int64_t text_steps_per_rollout(const TextRl *rl);
+/* Number of lanes of an optimiser step of so many passes, which are its leaves. */
+int64_t text_lanes(const TextRl *rl, int64_t n_passes);
+/* Makes room for the sums of an optimiser step. ST_RESOURCE. */
+Status text_division_init(TextRl *rl);
 /* Whether the KL to the reference, if any, is subtracted from the reward. */
 bool text_kl_in_reward(const TextRl *rl);
 /* Whether rewards are per token, discounted by rl.gamma; else there is one per completion. */

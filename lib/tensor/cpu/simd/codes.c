@@ -264,7 +264,7 @@ void ISA_FN(codes)(DType dtype, const void *elements, int64_t first, int64_t n, 
 }
 #undef UNITS
 
-const float *weight_read(const Tensor *weight, int64_t at, int64_t n, float *buffer) {
+const float *ISA_FN(weight_read)(const Tensor *weight, int64_t at, int64_t n, float *buffer) {
     if (!dtype_is_quantised(weight->dtype)) return run_read(weight, at, n, buffer);
     ISA_FN(codes)(weight->dtype, weight->elements, at, n, weight->storage->rounds, buffer);
     return buffer;

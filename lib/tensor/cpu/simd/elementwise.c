@@ -16,7 +16,7 @@
 /* y[at + i] = x[from + i] of a quantised x. */
 static void codes_copy(Tensor *y, int64_t at, const Tensor *x, int64_t from, int64_t n) {
     float buffer[RUN];
-    for (RUNS(i, some, 0, n)) run_write(y, at + i, some, weight_read(x, from + i, some, buffer), 0);
+    for (RUNS(i, some, 0, n)) run_write(y, at + i, some, ISA_FN(weight_read)(x, from + i, some, buffer), 0);
 }
 
 void ISA_FN(copy)(const Tensor *x, Tensor *y) {
@@ -265,6 +265,11 @@ static inline Activated tanh_at(float x) {
     return (Activated){t, 1.0f - t * t};
 }
 
+static inline Activated sigmoid_at(float x) {
+    float s = fast_sigmoid(x);
+    return (Activated){s, s * (1.0f - s)};
+}
+
 /* A separate loop for each kind, so that each is vectorised. */
 #define FOR_EACH(function, result)     \
     for (int64_t i = 0; i < n; i++) {  \
@@ -279,6 +284,7 @@ static inline Activated tanh_at(float x) {
     case ACT_GELU_ERF: FOR_EACH(gelu_erf_at, result);   \
     case ACT_RELU: FOR_EACH(relu_at, result);           \
     case ACT_TANH: FOR_EACH(tanh_at, result);           \
+    case ACT_SIGMOID: FOR_EACH(sigmoid_at, result);     \
     }
 
 static void elementwise_activate(Activation kind, int64_t n, const float *restrict x, float *restrict value) { ACTIVATE(kind, value[i] = at.value) }
@@ -437,7 +443,7 @@ void ISA_FN(find_nonfinite)(const Tensor *x, int64_t *index) {
     for (int64_t begin = 0; begin < count; begin += CPU_BLOCK) {
         float buffer[RUN];
         for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
-            const float *values = weight_read(x, at, n, buffer);
+            const float *values = ISA_FN(weight_read)(x, at, n, buffer);
             uint32_t found = 0;
             for (int64_t i = 0; i < n; i++) found |= (bits_of_float(values[i]) & 0x7f800000u) == 0x7f800000u;
             for (int64_t i = 0; found && i < n; i++)
