@@ -143,7 +143,8 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, const Modu
     if (quantised && all) return quantised_whole(stored);
     bool has_file = model->device->host_memory || model->device->planned,
          copied = quantised || !has_file || all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
-                  (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 || (!loader->options->streamed && !module->sparse && read_in_place(model, stored, shape));
+                  (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 ||
+                  (!loader->options->streamed && !module->sparse && read_in_place(model, stored, shape));
     if (copied) {
         DType dtype = all || n_dims == 1 || stored->dtype == DT_F64 ? wide : quantised ? dequantised_dtype(loader, stored) : stored->dtype;
         TRY(stored_copy(model, stored, dtype, n_dims, shape, tensor));

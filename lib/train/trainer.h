@@ -48,6 +48,7 @@ typedef struct Objective {
     Status (*batch)(Trainer *trainer, const Pass *pass, LossSums *sums);
     /* Adds further metrics of the step or the evaluation that just ended; NULL: there are none, and an evaluation's loss has a perplexity. */
     void (*metrics)(const Trainer *trainer, Metrics *metrics);
+    void (*step_metrics)(const Trainer *trainer, Metrics *metrics); /* the same, of steps alone; may be NULL */
     void (*release)(Trainer *trainer);
     const MetricsReader *reader; /* interprets the metrics for the report; NULL: none */
 } Objective;
