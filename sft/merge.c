@@ -172,8 +172,7 @@ static Status add_changes(const Model *adapted, size_t module, bool in_out, doub
             end = block->first + block->n;
     for (int64_t row = block->first, n; row < end; row += n) {
         n = MIN(end, (row / each + 1) * each) - row;
-        if (module_change(adapted, module, row / each, &lora, parts))
-            TRY(add_lora(&lora, in_out, scale, row % each, n, row - block->first, block));
+        if (module_change(adapted, module, row / each, &lora, parts)) TRY(add_lora(&lora, in_out, scale, row % each, n, row - block->first, block));
     }
     return ST_OK;
 }

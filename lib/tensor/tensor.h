@@ -196,10 +196,10 @@ typedef struct AttentionArgs {
 } AttentionArgs;
 
 /* Columns of a result of op_columns, in units of equal width. */
-typedef struct UnitMap {
+typedef struct ColumnOrder {
     int64_t unit, n;     /* width of a unit; units of the result */
     const int32_t *from; /* of each: the unit of x, or those of `more` after them; -1: zeros. Lives until the step ends */
-} UnitMap;
+} ColumnOrder;
 
 /* Result of op_split; all NULL after a failure. */
 typedef struct Split {
@@ -222,25 +222,26 @@ typedef struct RouterArgs {
 } RouterArgs;
 /* What a layer's router did in a pass, for its load and its auxiliary loss. */
 typedef struct RouterLoad {
-    double *counts, *scores; /* (E): slots of each expert; sums of its scores over all tokens, divided by the token's sum */
-    int64_t n_tokens;
-    double *balance; /* (E): added to the gradient of each token's scores in the backward pass, set before it; NULL: nothing. Softmax only */
+    int64_t n_parts;
+    const int64_t *ends;     /* of each part of the pass, such as a row: the token after its last one */
+    double *counts, *scores; /* (n_parts, E), added to: slots of each expert; its scores of all tokens, divided by the token's sum */
+    double *balance; /* (n_parts, E): added to the gradient of each token's scores, set before the backward pass; NULL: nothing. Softmax only */
 } RouterLoad;
 /* Which tokens each expert of a layer gets, and with which weight. A slot is a choice: token and expert. Slots are in order of experts, within an
  * expert in order of tokens. All arrays live until the step ends. */
 typedef struct Routing {
     int64_t n_tokens, n_experts, top_k;
-    Tensor *weights;         /* (N, k) f32 (f64 on the reference device), with gradients; NULL after a failure */
-    Tensor *rows, *places;   /* (N x k) i32: the token of each slot; its place in `weights` */
-    const int32_t *tokens;   /* the values of `rows` for the host */
-    const int64_t *ends;     /* for the host: slots ends[e - 1] .. ends[e] - 1 are those of expert e */
+    Tensor *weights;       /* (N, k) f32 (f64 on the reference device), with gradients; NULL after a failure */
+    Tensor *rows, *places; /* (N x k) i32: the token of each slot; its place in `weights` */
+    const int32_t *tokens; /* the values of `rows` for the host */
+    const int64_t *ends;   /* for the host: slots ends[e - 1] .. ends[e] - 1 are those of expert e */
 } Routing;
 /* For devices: chooses args->top_k experts, the best first; among equals the first. scores: n_experts, overwritten. */
 void router_choose(const RouterArgs *args, double *scores, int32_t *chosen);
 
 /* Low-rank branches of one linear layer of each expert. */
 typedef struct ExpertLora {
-    Tensor *a, *b; /* of all experts: (E r, in) and (E rows, r), expert after expert */
+    Tensor *a, *b;       /* of all experts: (E r, in) and (E rows, r), expert after expert */
     int64_t rows, first; /* of the rows of B that an expert has, those from `first` on are this layer's; rows 0: `out` */
     double scale;
     const LoraBranch *const *each; /* instead: a branch of its own for each expert, without dropout; NULL entries: none */
@@ -552,7 +553,7 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
                 int n_outputs, const void *attributes, size_t size);
 void *tape_copy(Tape *tape, const void *bytes, size_t size); /* the copy lives until the step ends; NULL after a failure, which the tape records */
 bool tape_recording(const Tape *tape);
-bool tape_repeats(const Tape *tape); /* a checkpointed layer runs again, in the backward pass */
+bool tape_repeats(const Tape *tape);        /* a checkpointed layer runs again, in the backward pass */
 bool tape_needs_backward(const Tape *tape); /* this run of the op, or its repetition in a checkpointed layer, will have a backward pass */
 /* The gradient buffer of `tensor`. *beta is 0 when the buffer is fresh (write) and 1 when it has a value already (add): backward kernels take
  * `beta` and compute y = result + beta * y. NULL when no gradient is needed. */

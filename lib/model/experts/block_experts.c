@@ -10,8 +10,8 @@ enum { GATE, UP, DOWN, PARTS };
 typedef struct ExpertsBlock {
     Linear router;
     Tensor *choice_bias;
-    Linear *each[PARTS];            /* of each expert; NULL: the checkpoint has all of them together */
-    Linear gate_up, down;           /* of all experts together */
+    Linear *each[PARTS];  /* of each expert; NULL: the checkpoint has all of them together */
+    Linear gate_up, down; /* of all experts together */
     Tensor *gate_up_bias, *down_bias;
     Linear shared[PARTS], shared_scale;
     bool has_shared;
