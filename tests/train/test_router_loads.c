@@ -77,7 +77,9 @@ TEST(the_loss_of_a_sequence_is_that_of_transformers) {
 }
 
 TEST(the_gradient_is_that_of_the_scores) {
-    static const Segment segments[] = {{0, 7, -1, 0, NULL}, {7, 9, 0, 0, NULL}, {9, 14, -1, 0, NULL}}; /* two rows, one of them with a continuation */
+    static const Segment segments[] = {{.begin = 0, .end = 7, .parent = -1},
+                                       {.begin = 7, .end = 9, .parent = 0},
+                                       {.begin = 9, .end = 14, .parent = -1}}; /* two rows, one of them continued */
     const double coef = 0.3, step = 1e-6;
     int32_t ids[14];
     char dir[512];

@@ -128,7 +128,7 @@ static void latent_build(BlockBuilder *builder, const void *given, void *result)
 }
 
 static Tensor *queries(const LayerContext *context, const LatentBlock *block, Tape *tape, Tensor *x) {
-    const StepContext *step = &context->batch.step;
+    const StepContext *step = &context->batch->step;
     Tensor *q =
         block->q.path
             ? linear_forward(&block->q, tape, x, NULL, step)
