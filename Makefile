@@ -93,7 +93,7 @@ ISA_avx2 := -mavx2 -mfma -mf16c
 HOST := $(wildcard lib/tensor/cpu/host/*.c)
 TILED := $(wildcard lib/tensor/cpu/tile/*.c)
 KERNELS := $(wildcard lib/tensor/cpu/simd/*.c)
-SOURCES := $(wildcard lib/*/*.c lib/model/gguf/*.c lib/model/quantized/*.c lib/tensor/ref/*.c lib/tensor/quant/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
+SOURCES := $(wildcard lib/*/*.c lib/model/*/*.c lib/tensor/ref/*.c lib/tensor/quant/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(filter-out cmd/bench/%,$(wildcard cmd/*/*.c)))
 BENCHES := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/bench/*.c))
@@ -102,7 +102,7 @@ TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*/test_*.c tests/*/*/test_*.
 CASES := $(wildcard tests/cli/*.case)
 # Cases that run tune-bench, which is built only for them.
 MEASURES := $(shell grep -l 'TUNE-bench' $(CASES))
-SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh
+SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh tests/cli/serve_clients.sh tests/cli/serve_load.sh tests/cli/ranks.sh tests/mpi/two_hosts.sh
 named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)) $(filter tests/$(1).sh,$(SCRIPTS))),$(error no test is called $(1): they are test_NAME, fuzz_NAME and cli/NAME))
 # The tests that each flavour runs in CI (its duty); `make test-all` runs all tests in all flavours.
 # - san: all test programs, and the cases that neither train nor measure: the programs cover training, and measuring peak speeds takes minutes.
@@ -137,10 +137,11 @@ $(BUILD)/version: always
 $(BUILD)/cmd/app/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
 $(BUILD)/cmd/app/version.o: $(BUILD)/version
 $(BUILD)/lib/tensor/cpu/host/%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512)
-# A fused multiply-add gives other codes than the programs that define the formats.
+# A fused multiply-add gives other codes and values than the programs that define the formats.
 $(BUILD)/lib/tensor/quant/%.o: TUNE_CPPFLAGS += -ffp-contract=off
 SERVE_FLAGS := $(shell pkg-config --cflags $(SERVE_PKG) 2>/dev/null)
 $(BUILD)/lib/serve/%.o: TUNE_CPPFLAGS += $(SERVE_FLAGS)
+$(foreach isa,$(ISAS),$(BUILD)/lib/tensor/cpu/simd/codes.$(isa).o): TUNE_CPPFLAGS += -ffp-contract=off
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)

@@ -11,7 +11,7 @@
 #include "lib/serve/serve.h"
 
 typedef struct Serving {
-    const char *adapter, *compute, *keys, *max_body, *max_memory;
+    const char *adapter, *compute, *keys, *reasoning, *max_body, *max_memory;
     TextList adapters, key_names;
     ChatChoice chat;
     ServeConfig config;
@@ -92,6 +92,9 @@ static Status cmd_serve_check(Serving *job) {
     TRY(check_range("--max-connections", c->max_connections, 1, 1 << 16));
     TRY(check_range("--seed", job->seed, -1, INT64_MAX));
     if (!(c->max_seconds >= 1)) return status_fail(ST_USAGE, "--timeout must be 1 or more, not %g", c->max_seconds);
+    if (!text_among("inline|split", '|', job->reasoning))
+        return status_fail(ST_USAGE, "--reasoning must be inline or split, not '%s'", job->reasoning);
+    c->splits_reasoning = !strcmp(job->reasoning, "split");
     TRY(read_bytes("--max-body", job->max_body, &c->max_body));
     return read_bytes("--max-memory", job->max_memory, &c->max_memory);
 }
@@ -149,6 +152,7 @@ static Status cmd_serve_run(const Command *command, void *context) {
 
 Status cmd_serve(int argc, char **argv) {
     Serving job = {.seed = -1,
+                   .reasoning = "inline",
                    .config = {.host = "127.0.0.1",
                               .port = 8000,
                               .max_tokens = 2048,
@@ -188,6 +192,7 @@ Status cmd_serve(int argc, char **argv) {
         {"--max-body", OPTION_TEXT, &job.max_body, "SIZE", "largest request (8 MiB)"},
         {"--timeout", OPTION_REAL, &job.config.max_seconds, "SECONDS", "longest time of a request (600)"},
         {"--seed", OPTION_INT, &job.seed, "N", "seed of requests without one; -1 = another one for each (-1)"},
+        {"--reasoning", OPTION_TEXT, &job.reasoning, "inline|split", "leave reasoning in the text, or give it as reasoning_content (inline)"},
         {"--strict", OPTION_FLAG, &job.config.strict, NULL, "refuse requests with unknown fields; else the log names each once"},
         {0},
     };

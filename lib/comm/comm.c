@@ -28,6 +28,8 @@ static const char *const reduce_words[] = {
 
 const char *comm_kind_word(CommKind kind) { return kind_words[kind]; }
 
+const char *comm_reduce_word(CommReduce reduce) { return reduce_words[reduce]; }
+
 bool comm_reduce_find(const char *word, CommReduce *reduce) {
     for (size_t i = 0; i < COUNT_OF(reduce_words); i++)
         if (strcmp(reduce_words[i], word) == 0) {

@@ -44,7 +44,8 @@ typedef enum CommReduce {
 #undef REDUCE
     COMM_N_REDUCES
 } CommReduce;
-bool comm_reduce_find(const char *word, CommReduce *reduce); /* "tree"; false: there is no such row */
+const char *comm_reduce_word(CommReduce reduce);             /* "tree" */
+bool comm_reduce_find(const char *word, CommReduce *reduce); /* false: there is no such row */
 
 /* ---- a group ---- */
 
@@ -114,6 +115,17 @@ Status comm_broadcast(Comm *comm, CommKind kind, const char *name, int root, voi
 /* One message between two ranks, of any length: the other rank makes the opposite call with the same kind, name and bytes. */
 Status comm_send(Comm *comm, CommKind kind, const char *name, int to, const void *data, size_t bytes);
 Status comm_receive(Comm *comm, CommKind kind, const char *name, int from, void *data, size_t bytes);
+
+/* Something that has to be equal on all ranks */
+typedef struct CommFact {
+    const char *what; /* "recipe", "program": for the message; a constant */
+    char text[64];    /* its value, or a hash of it */
+    Status code;      /* of the failure */
+} CommFact;
+/* Compares facts of all ranks with those of rank 0. Fails on all ranks alike, with the code of the first fact that differs:
+ * "rank 3 (hostB) has another program: tune 0.3.0, rank 0 tune 0.3.1". */
+Status comm_agree(Comm *comm, const CommFact *facts, size_t n);
+void comm_fact_hash(CommFact *fact, uint64_t hash); /* sets the text */
 
 /* ---- who waits for whom, and failures ---- */
 

@@ -48,13 +48,17 @@ int build_cache_row(BlockBuilder *builder, int64_t keys, int64_t values);
 /* Adds a state of `width` numbers to what the cache keeps of each sequence. Returns its place there (SequenceStates.items). */
 int build_state(BlockBuilder *builder, int64_t width);
 
+/* Adds a tensor that the layer hands on to later ones. Returns its place (LayerContext.shared). A layer has up to LAYER_MOST_SHARED. */
+int build_result(BlockBuilder *builder);
+
 /* ---- the forward pass ---- */
 
 /* What the forward pass of a block gets. Valid until the step ends. */
 typedef struct LayerContext {
     const Model *model;
-    ModelBatch batch;
+    const ModelBatch *batch;
     const RopeTables *ropes; /* indexed by LayerRope */
+    Tensor **shared;         /* tensors that layers hand on, Model.n_shared: those of earlier layers may be read, those of this layer are set */
     int64_t index;           /* number of the layer, from 0 */
 } LayerContext;
 /* A kind of block: a const struct in block_<kind>.c. */

@@ -99,7 +99,8 @@ struct ModelConfig {
     RopeConfig rope, window_rope;  /* window_rope: of layers for which layer_rope is LAYER_WINDOW_ROPE */
     LayerRope *layer_rope;         /* per layer; NULL = `rope` on all */
     const LayerForm **layer_forms; /* per layer; NULL = the family's on all */
-    bool learned_positions;        /* gpt2 */
+    int64_t *layer_kv;      /* per layer: the layer whose keys and values its attention reads, itself or an earlier one; NULL = itself on all */
+    bool learned_positions; /* gpt2 */
     bool qkv_bias, o_bias, mlp_bias;
     ExpertsConfig experts;
     LatentConfig latent;

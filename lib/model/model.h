@@ -67,6 +67,7 @@ typedef struct Model {
     int n_cache_rows;
     int64_t *state_widths; /* of the states of all blocks that have one, in order; n_states */
     int n_states;
+    int n_shared;        /* tensors that layers hand on (op_layer_shared) */
     int n_routers;       /* layers of experts */
     LogprobArgs logprob; /* the model's soft cap; its temperature is the model's divisor of logits */
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
@@ -80,6 +81,7 @@ typedef struct ModelOptions {
     const Device *device;
     DType compute;       /* f32 or bf16 (f64 on the reference device) */
     bool train_all;      /* full fine-tuning: every weight becomes a trained f32 copy */
+    bool dequantize;     /* quantised weights become values in `compute`; else products read their codes */
     bool skip_nan_check; /* weights are checked for NaN and infinities unless set */
     /* For callers that read each weight once: weights stay in the mapped file, and checked pages are released (model_drop_pages) */
     bool streamed;
@@ -91,7 +93,7 @@ typedef struct ModelOptions {
     Status (*admit)(const void *context, int64_t n_weights);
     const void *context;
 } ModelOptions;
-/* Weights stay mapped in their stored form, or are copied if products read them in place; norms and biases become f32 copies. ST_INPUT names file and
+/* Weights stay mapped in their stored form, or are copied if products read them in place, quantised ones too; norms and biases become f32 copies. ST_INPUT names file and
  * tensor: a weight that is missing, unexpected, of another shape than config.json says, or with a NaN or an infinity; a reward model in place of a
  * language model. The other parts of a wrapped model are not checked, and are carried along when the model is saved or merged. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
@@ -115,9 +117,8 @@ typedef struct EmbedNoise {
 } EmbedNoise;
 /* What recurrences keep of the sequences in a cache, whatever their length (kv_cache.h). */
 typedef struct SequenceStates {
-    Tensor **items; /* items[i]: (n_pages of the cache, width) in the residual dtype, n of them */
+    Tensor **items; /* items[i]: (n_pages of the cache, width) in the residual dtype, n of them; Segment.state: a sequence's row */
     int n;
-    int32_t *rows; /* of each page: the row of the sequence whose newest token is in the page; -1: none */
 } SequenceStates;
 /* A flat batch of tokens. ids: N. Data that the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {

@@ -140,6 +140,8 @@ void recipe_write_yaml(const Recipe *recipe, Str *text) {
             write_keys(recipe, section, "  ", text);
         } else if (strcmp(section, "lora") == 0) { /* an absent lora section also says what is trained */
             str_append(text, "\nlora: null\n");
+        } else if (strcmp(section, "parallel") == 0 && recipe->has_model) { /* a recipe without lanes is of a version that had none */
+            str_printf(text, "\nparallel:\n  lanes: %s\n", recipe->parallel_lanes);
         }
     }
 }
@@ -168,7 +170,7 @@ static bool changes_nothing(const Key *key) {
                                         "synth.select_quotas"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (strcmp(key->dotted, names[i]) == 0) return true;
-    return strcmp(key->section, "plan") == 0;
+    return strcmp(key->section, "plan") == 0 || strcmp(key->section, "parallel") == 0;
 }
 
 /* The run's length: a run may be resumed with another one (lengthen.h). */
@@ -205,7 +207,18 @@ bool recipe_same(const Recipe *a, const Recipe *b, const char *dotted_key) {
     return same;
 }
 
-const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b) {
+static bool ignored_in_resume(const Recipe *a, const Recipe *b, const Key *key) {
+    return changes_nothing(key) || is_length(key) || takes_its_day(a, key) || without_rows(a, b, key);
+}
+
+static bool ignored_between_ranks(const Recipe *a, const Recipe *b, const Key *key) {
+    (void)a, (void)b;
+    return strcmp(key->dotted, "threads") == 0;
+}
+
+/* The first key with another value, apart from those that `ignored` names */
+static const char *first_difference(const Recipe *a, const Recipe *b, bool (*ignored)(const Recipe *a, const Recipe *b, const Key *key),
+                                    const char **value_a, const char **value_b) {
     if (a->has_lora != b->has_lora) {
         *value_a = a->has_lora ? "there" : "null";
         *value_b = b->has_lora ? "there" : "null";
@@ -214,10 +227,7 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     Str text_a = {0}, text_b = {0};
     const char *different = NULL;
     for (size_t i = 0; i < n_recipe_keys && !different; i++) {
-        if (changes_nothing(&recipe_keys[i]) || is_length(&recipe_keys[i]) || takes_its_day(a, &recipe_keys[i]) ||
-            without_rows(a, b, &recipe_keys[i]))
-            continue;
-        if (same_value(a, b, &recipe_keys[i], &text_a, &text_b)) continue;
+        if (ignored(a, b, &recipe_keys[i]) || same_value(a, b, &recipe_keys[i], &text_a, &text_b)) continue;
         different = recipe_keys[i].dotted;
         *value_a = arena_strdup(a->arena, str_text(&text_a));
         *value_b = arena_strdup(a->arena, str_text(&text_b));
@@ -225,6 +235,14 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     str_release(&text_a);
     str_release(&text_b);
     return different;
+}
+
+const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b) {
+    return first_difference(a, b, ignored_in_resume, value_a, value_b);
+}
+
+const char *recipe_differs_anywhere(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b) {
+    return first_difference(a, b, ignored_between_ranks, value_a, value_b);
 }
 
 bool recipe_other_length(const Recipe *a, const Recipe *b) {

@@ -39,11 +39,12 @@ typedef struct ServeConfig {
     int64_t max_sequences;   /* answers that are computed at a time */
     int64_t max_queue;       /* requests that wait for the engine; above that they are refused with 429 */
     int64_t max_connections;
-    size_t max_body;    /* bytes of a request's body; above that it is refused with 413 */
-    size_t max_memory;  /* most bytes of keys and values; 0: half of what is free, as far as max_sequences of max_context need it */
-    double max_seconds; /* longest time of a request */
-    bool strict;        /* unknown keys of a request are an error; else they are named once in the log and ignored */
-    bool seeded;        /* requests without a seed get `seed`; else each gets another one, which its answer names */
+    size_t max_body;       /* bytes of a request's body; above that it is refused with 413 */
+    size_t max_memory;     /* most bytes of keys and values; 0: half of what is free, as far as max_sequences of max_context need it */
+    double max_seconds;    /* longest time of a request */
+    bool strict;           /* unknown keys of a request are an error; else they are named once in the log and ignored */
+    bool splits_reasoning; /* the reasoning of chat answers is `reasoning_content`; else it stays in the text, with its marks */
+    bool seeded;           /* requests without a seed get `seed`; else each gets another one, which its answer names */
     uint64_t seed;
 } ServeConfig;
 typedef struct Server Server;

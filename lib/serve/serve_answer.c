@@ -8,14 +8,18 @@
 #include "lib/base/system.h"
 #include "lib/serve/serve_parts.h"
 
-void answer_release(Answer *answer) {
+void answer_release(Server *server, Answer *answer) {
     if (!answer) return;
     for (size_t i = 0; i < answer->n_prompts; i++) {
         ids_release(&answer->prompts[i]);
         str_release(&answer->texts[i]);
         if (answer->scores) free(answer->scores[i].logprobs), free(answer->scores[i].top);
     }
-    for (size_t i = 0; answer->choices && i < answer->n_choices; i++) completion_release(&answer->choices[i].completion);
+    for (size_t i = 0; answer->choices && i < answer->n_choices; i++) choice_release(&answer->choices[i]);
+    constraint_leave(server, answer->constraint);
+    json_decref(answer->tools);
+    str_release(&answer->rendered);
+    free(answer->bias);
     for (size_t i = 0; answer->stop && answer->stop[i]; i++) free(answer->stop[i]);
     free(answer->prompts);
     free(answer->texts);
@@ -43,11 +47,20 @@ static void token_text(const Job *job, int32_t id, Str *text) {
     if (!tokenizer || tokenizer_decode(tokenizer, &id, 1, false, text) != ST_OK) str_printf(text, "token_id:%d", id);
 }
 
+/* The bytes that it adds to a text: a part of a character has its own, where its text is U+FFFD. */
+static void token_bytes(const Job *job, int32_t id, Str *bytes) {
+    const Tokenizer *tokenizer = server_of(job)->config.tokenizer;
+    if (!tokenizer || tokenizer_is_special(tokenizer, id)) return;
+    str_clear(bytes);
+    tokenizer_token_bytes(tokenizer, id, bytes);
+}
+
 static void write_chat_token(JsonWriter *w, const Job *job, int32_t id, double logprob) {
     Str text = {0};
     token_text(job, id, &text);
     jw_string_n(w, "token", str_text(&text), text.len);
     jw_double(w, "logprob", logprob);
+    token_bytes(job, id, &text);
     jw_array(w, "bytes");
     for (size_t i = 0; i < text.len; i++) jw_int(w, NULL, (unsigned char)text.data[i]);
     jw_end_array(w);
@@ -169,8 +182,9 @@ static void write_usage(JsonWriter *w, const Answer *answer) {
     jw_end_object(w);
 }
 
-static const char *finish_name(const Job *job, const Completion *c) {
-    return job->answer->request.max_new_tokens > 0 && c->finish == FINISH_STOP ? "stop" : "length";
+static const char *finish_name(const Job *job, const Choice *choice) {
+    bool stopped = job->answer->request.max_new_tokens > 0 && choice->completion.finish == FINISH_STOP;
+    return !stopped ? "length" : choice->n_calls > 0 ? "tool_calls" : "stop";
 }
 
 /* ---- events ---- */
@@ -202,28 +216,85 @@ static void event_end(JsonWriter *w, Job *job, const char *finish) {
     event_send(job, w);
 }
 
-/* Text that was added, with its token if log-probabilities are asked for. */
-static void event_text(Job *job, size_t choice, const char *text, size_t len, const TokenView *tokens, size_t n_tokens) {
+/* What an event adds to its choice. */
+typedef struct Addition {
+    const char *text; /* NULL: none */
+    size_t len;
+    bool reasons;       /* the text is reasoning */
+    const json_t *call; /* NULL: none */
+    const TokenView *tokens;
+    size_t n_tokens;
+} Addition;
+
+static void write_delta(JsonWriter *w, const Choice *choice, const Addition *added) {
+    jw_object(w, "delta");
+    if (!choice->begun) jw_string(w, "role", "assistant");
+    if (added->text) jw_string_n(w, added->reasons ? "reasoning_content" : "content", added->text, added->len);
+    if (added->call) {
+        char *text = json_text(added->call, 0);
+        jw_array(w, "tool_calls");
+        jw_raw(w, NULL, text ? text : "null");
+        jw_end_array(w);
+        free(text);
+    }
+    jw_end_object(w);
+}
+
+static void event_add(Job *job, size_t choice, const Addition *added) {
     Choice *its = &job->answer->choices[choice];
     JsonWriter w = {0};
     event_begin(&w, job, choice);
-    if (job->answer->chat) {
-        jw_object(&w, "delta");
-        if (!its->begun) jw_string(&w, "role", "assistant");
-        jw_string_n(&w, "content", text, len);
-        jw_end_object(&w);
-    } else {
-        jw_string_n(&w, "text", text, len);
-    }
+    if (job->answer->chat)
+        write_delta(&w, its, added);
+    else
+        jw_string_n(&w, "text", added->text, added->len);
     its->begun = true;
-    its->offset = write_logprobs(&w, job, tokens, n_tokens, its->offset);
+    its->offset = write_logprobs(&w, job, added->tokens, added->n_tokens, its->offset);
     event_end(&w, job, NULL);
+}
+
+/* A piece of an answer that is taken apart. */
+typedef struct Sending {
+    Job *job;
+    size_t choice;
+} Sending;
+
+static Status send_piece(void *context, const ReplyPiece *piece) {
+    Sending *sending = context;
+    Choice *choice = &sending->job->answer->choices[sending->choice];
+    Addition added = {.text = piece->text.data, .len = piece->text.len, .reasons = piece->kind == REPLY_REASONING};
+    if (piece->kind == REPLY_CALL) {
+        json_t *call = call_of_piece(sending->job, sending->choice, piece);
+        if (!call) return status_fail(ST_RESOURCE, "out of memory for a call");
+        choice->n_calls++;
+        event_add(sending->job, sending->choice, &(Addition){.call = call});
+        json_decref(call);
+    } else {
+        event_add(sending->job, sending->choice, &added);
+    }
+    return ST_OK;
+}
+
+/* Text that was added, with its token if log-probabilities are asked for. Where the answer is taken apart, the pieces come as they are known, so the
+ * token has an event of its own. */
+static Status event_text(Job *job, size_t choice, const char *text, size_t len, const TokenView *tokens, size_t n_tokens) {
+    Choice *its = &job->answer->choices[choice];
+    Addition added = {.text = text, .len = len, .tokens = tokens, .n_tokens = n_tokens};
+    if (!answer_is_parsed(job->answer)) {
+        event_add(job, choice, &added);
+        return ST_OK;
+    }
+    TRY(choice_begin(job, its));
+    added.text = "";
+    added.len = 0;
+    if (job->answer->n_top >= 0) event_add(job, choice, &added);
+    return reply_push(its->reply, text, len, send_piece, &(Sending){job, choice});
 }
 
 static void event_finish(Job *job, size_t choice) {
     JsonWriter w = {0};
     const Choice *its = &job->answer->choices[choice];
-    if (!its->begun) event_text(job, choice, "", 0, NULL, 0);
+    if (!its->begun) event_add(job, choice, &(Addition){.text = ""});
     event_begin(&w, job, choice);
     if (job->answer->chat) {
         jw_object(&w, "delta");
@@ -232,7 +303,7 @@ static void event_finish(Job *job, size_t choice) {
         jw_string(&w, "text", "");
     }
     jw_null(&w, "logprobs");
-    event_end(&w, job, finish_name(job, &its->completion));
+    event_end(&w, job, finish_name(job, its));
 }
 
 /* ---- tokens come ---- */
@@ -263,9 +334,18 @@ Status answer_token(void *context, size_t prompt, int64_t sample, int32_t id, do
     Answer *answer = job->answer;
     count_token(job);
     if (!answer->stream || job->exchange->ended) return ST_OK;
-    TokenView token = {id, logprob, NULL};
-    if (*text || answer->n_top >= 0) event_text(job, choice_of(answer, prompt, sample), text, strlen(text), &token, 1);
+    TokenView token = {id, logprob, answer->n_top > 0 ? generator_top(server_of(job)->generator) : NULL};
+    if (!*text && answer->n_top < 0) return ST_OK;
+    Status status = event_text(job, choice_of(answer, prompt, sample), text, strlen(text), &token, 1);
+    if (status != ST_OK) exchange_fail_status(job->exchange, status);
     return ST_OK;
+}
+
+/* Takes the rest of an answer apart. */
+static Status choice_end(Job *job, size_t choice) {
+    Choice *its = &job->answer->choices[choice];
+    if (!job->answer->stream) return choice_gather(job, choice);
+    return its->reply ? reply_finish(its->reply, send_piece, &(Sending){job, choice}) : ST_OK;
 }
 
 Status answer_done(void *context, Completion *completion) {
@@ -277,6 +357,7 @@ Status answer_done(void *context, Completion *completion) {
     *completion = (Completion){0};
     answer->n_ended++;
     if (job->exchange->ended) return ST_OK;
+    if (status == ST_OK) status = choice_end(job, choice);
     if (status != ST_OK)
         exchange_fail_status(job->exchange, status);
     else if (answer->stream)
@@ -305,7 +386,7 @@ void answer_echo(Job *job) {
         TokenView *tokens = calloc(answer->prompts[prompt].n + 1, sizeof *tokens);
         append_prompt(job, prompt, &text);
         size_t n = tokens && answer->scores ? view_prompt(answer, prompt, tokens) : 0;
-        event_text(job, choice, str_text(&text), text.len, tokens, n);
+        event_add(job, choice, &(Addition){.text = str_text(&text), .len = text.len, .tokens = tokens, .n_tokens = n});
         if (answer->request.max_new_tokens == 0) event_finish(job, choice);
         free(tokens);
         str_release(&text);
@@ -324,12 +405,20 @@ static void write_text_choice(JsonWriter *w, const Job *job, const Choice *choic
     str_release(&text);
 }
 
-static void write_message(JsonWriter *w, const Choice *choice) {
-    const Completion *c = &choice->completion;
+static void write_message(JsonWriter *w, const Answer *answer, const Choice *choice) {
     jw_object(w, "message");
     jw_string(w, "role", "assistant");
-    jw_string_n(w, "content", str_text(&c->text), c->text.len);
+    if (choice->n_calls > 0 && choice->text.len == 0)
+        jw_null(w, "content");
+    else
+        jw_string_n(w, "content", str_text(&choice->text), choice->text.len);
+    if (answer->splits) jw_string_n(w, "reasoning_content", str_text(&choice->reasoning), choice->reasoning.len);
     jw_null(w, "refusal");
+    if (choice->n_calls > 0) {
+        char *calls = json_text(choice->calls, 0);
+        jw_raw(w, "tool_calls", calls ? calls : "null");
+        free(calls);
+    }
     jw_end_object(w);
 }
 
@@ -343,11 +432,11 @@ static void write_choice(JsonWriter *w, const Job *job, size_t at) {
     jw_object(w, NULL);
     jw_int(w, "index", (int64_t)at);
     if (answer->chat)
-        write_message(w, choice);
+        write_message(w, answer, choice);
     else
         write_text_choice(w, job, choice, prompt);
     write_logprobs(w, job, tokens, n, 0);
-    jw_string(w, "finish_reason", finish_name(job, &choice->completion));
+    jw_string(w, "finish_reason", finish_name(job, choice));
     jw_end_object(w);
     free(tokens);
 }

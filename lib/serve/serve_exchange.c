@@ -91,10 +91,13 @@ void exchange_answer_json(Exchange *x, int status, JsonWriter *w) {
 void exchange_push(Exchange *x, const Str *bytes) {
     pthread_mutex_lock(&x->server->lock);
     if (!x->ended && !x->gone && bytes->len > 0) {
-        if (x->out.len - x->sent > MOST_UNREAD || !str_reserve(&x->out, bytes->len))
-            x->gone = true;
-        else
+        if (x->out.len - x->sent <= MOST_UNREAD && str_reserve(&x->out, bytes->len)) {
             str_append_n(&x->out, bytes->data, bytes->len);
+        } else {
+            x->gone = true;
+            x->sent = 0;
+            str_release(&x->out);
+        }
         x->last_sent = clock_seconds();
         wake_connection(x);
     }

@@ -7,6 +7,8 @@
  *     serve_models.c       the model, adapters as models, loading and unloading
  *     serve_fields.c       fields of a request's body, checked
  *     serve_request.c      from the body of a chat or text completion to a job
+ *     serve_tools.c        its tools, the form of its answer, kept constraints
+ *     serve_reply.c        an answer taken apart: text, reasoning, calls
  *     serve_answer.c       from tokens to events and answers
  *     serve_score.c        echo: the log-probabilities of prompts
  *     serve_text.c         tokenize, detokenize, apply-template, embeddings
@@ -35,6 +37,7 @@ enum {
     MOST_UNREAD = 4 << 20, /* bytes of a stream that its client has not read: above that it is dropped */
 };
 typedef struct Exchange Exchange;
+typedef struct KeptConstraint KeptConstraint; /* serve_tools.c */
 typedef struct Job Job;
 
 /* A path of the server. */
@@ -106,7 +109,11 @@ typedef struct PromptScores {
 typedef struct Choice {
     Completion completion; /* when it has ended */
     bool begun;            /* of a stream: its first event was sent */
-    size_t offset;         /* of a stream: where the text of its next token begins */
+    Reply *reply;          /* takes it apart; NULL: it is all text */
+    Str text, reasoning;   /* of an answer that is sent as a whole, when it has ended */
+    json_t *calls;
+    size_t n_calls;
+    size_t offset; /* of a stream: where the text of its next token begins */
 } Choice;
 
 /* A chat or text completion in work. */
@@ -122,10 +129,18 @@ typedef struct Answer {
     GenerateRequest request;   /* of all prompts */
     GenerateHandle *handles;   /* of those that were added */
     PromptScores *scores;      /* of prompts; NULL: not asked for */
-    bool scored;               /* echo's part is done */
+    size_t n_scored;           /* prompts that have scores */
+    bool echoed;               /* echo's part is done */
     char **stop;               /* request.stop */
     int32_t end_of_turn;
-    Choice *choices; /* n_prompts * n */
+    TokenBias *bias;            /* request.sample.bias */
+    KeptConstraint *constraint; /* counted as a user; NULL: any text */
+    json_t *tools;              /* NULL: none */
+    bool calls, splits;         /* calls of tools, and reasoning, are taken out of the text */
+    int call_bytes;             /* of the id of a call */
+    Str rendered;               /* the prompt of a chat whose answers are taken apart */
+    uint64_t number;            /* of the request, among those of the server */
+    Choice *choices;            /* n_prompts * n */
     size_t n_choices, n_ended;
     int64_t prompt_tokens, answer_tokens;
     double queued, admitted, first, latest; /* times; 0: not yet */
@@ -136,12 +151,14 @@ struct Job {
     Job *next;
     Exchange *exchange;
     ServedModel *model; /* NULL: none; else counted as a user */
-    /* Not NULL: the engine calls it, with no lock held, and the job ends. NULL: `answer` is generated */
-    void (*work)(Server *server, Job *job);
+    /* Not NULL: the engine calls it, with no lock held, until it is true; then the job ends. Between two calls, the generator does a step, so that
+     * long work holds up nobody. NULL: `answer` is generated */
+    bool (*work)(Server *server, Job *job);
     Answer *answer; /* NULL: none */
     json_t *body;
-    Ids *ids; /* of `work`: n_ids texts */
-    size_t n_ids;
+    Ids *ids; /* of `work`: n_ids texts, of which n_worked are done */
+    size_t n_ids, n_worked;
+    JsonWriter written; /* the part of the answer that is there */
 };
 
 /* Times of requests, in seconds, as Prometheus counts them. */
@@ -167,7 +184,8 @@ struct Server {
     int64_t max_context;
     Job *jobs; /* of the engine, in order of arrival */
     double swept;
-    uint64_t seeds; /* from which requests get seeds */
+    uint64_t seeds;          /* from which requests get seeds */
+    TokenBytes *token_bytes; /* for constraints, of the thread of requests; NULL: none was asked for yet */
     pthread_mutex_t audit_lock;
     bool audit_failed, audit_told; /* guarded by audit_lock */
     pthread_mutex_t lock;
@@ -176,6 +194,7 @@ struct Server {
     Job *inbox, **inbox_end;
     int64_t n_waiting, n_jobs; /* jobs that the generator has not taken whole; all jobs */
     ServedModel *models;       /* the base first */
+    KeptConstraint *constraints;
     Exchange *exchanges;
     Link *links;
     Counters counters;
@@ -254,17 +273,36 @@ bool prompt_of_messages(Exchange *x, const json_t *body, const ServedModel *mode
 bool prompt_of_text(Exchange *x, const char *text, size_t len, bool special, Ids *ids);
 bool prompt_of_ids(Exchange *x, const json_t *list, const char *key, Ids *ids);
 
+/* ---- serve_tools.c ---- */
+
+/* Fields of a request, each as those of serve_fields.c. They may change the body, for the template. */
+bool read_bias(Exchange *x, const json_t *body, Answer *answer);
+bool read_tools(Exchange *x, json_t *body, const ServedModel *model, Answer *answer);
+bool read_format(Exchange *x, const json_t *body, Answer *answer);
+bool read_effort(Exchange *x, json_t *body, const ServedModel *model);
+void constraint_leave(Server *server, KeptConstraint *kept); /* NULL is fine */
+void constraints_release(Server *server);
+
+/* ---- serve_reply.c ---- */
+
+bool answer_is_parsed(const Answer *answer);
+Status choice_begin(const Job *job, Choice *choice);                           /* makes its `reply` */
+Status choice_gather(const Job *job, size_t at);                               /* from its whole text to text, reasoning and calls */
+json_t *call_of_piece(const Job *job, size_t choice, const ReplyPiece *piece); /* as a stream has it. NULL: out of memory */
+void choice_release(Choice *choice);
+
 /* ---- serve_answer.c: by the engine ---- */
 
 OnToken answer_token;
 OnCompletion answer_done;
-void answer_echo(Job *job);          /* sends the prompts of a stream, after answer_score */
-void answer_finish(Job *job);        /* all choices have ended: sends what is left */
-void answer_release(Answer *answer); /* NULL is fine */
+void answer_echo(Job *job);                          /* sends the prompts of a stream, after answer_score */
+void answer_finish(Job *job);                        /* all choices have ended: sends what is left */
+void answer_release(Server *server, Answer *answer); /* NULL is fine */
 
 /* ---- serve_score.c ---- */
 
-Status answer_score(Server *server, Job *job); /* fills `scores` */
+/* The scores of the next prompt. *ended: all have theirs. */
+Status answer_score(Server *server, Job *job, bool *ended);
 
 /* ---- serve_text.c ---- */
 

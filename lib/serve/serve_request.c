@@ -204,7 +204,7 @@ static bool read_sampling(Exchange *x, const json_t *body, Answer *answer) {
                 field_real(x, body, "frequency_penalty", -100, 100, &sample->frequency_penalty) &&
                 field_real(x, body, "repetition_penalty", 1e-3, 100, &sample->repetition_penalty) &&
                 field_bool(x, body, "ignore_eos", &request->ignore_eos) && field_int(x, body, "n", 1, MOST_SAMPLES, &answer->n) &&
-                read_stops(x, body, answer) && read_seed(x, body, answer);
+                read_stops(x, body, answer) && read_seed(x, body, answer) && read_bias(x, body, answer);
     sample->top_k = MAX(sample->top_k, 0); /* -1 is vLLM's word for all */
     return fine;
 }
@@ -269,9 +269,10 @@ static bool submit_answer(Exchange *x, ServedModel *model, Answer *answer) {
         exchange_fail(x, 503, NULL, "out_of_memory", "no memory for the request"), served_leave(server, model);
     if (!job) return false;
     pthread_mutex_lock(&server->lock);
-    uint64_t number = ++server->n_requests;
+    answer->number = ++server->n_requests;
     pthread_mutex_unlock(&server->lock);
-    snprintf(answer->id, sizeof answer->id, "%s-%016llx", answer->chat ? "chatcmpl" : "cmpl", (unsigned long long)mix64(server->seeds ^ number));
+    snprintf(answer->id, sizeof answer->id, "%s-%016llx", answer->chat ? "chatcmpl" : "cmpl",
+             (unsigned long long)mix64(server->seeds ^ answer->number));
     if (served_chat(server, model)) answer->end_of_turn = chat_end_of_turn(served_chat(server, model));
     answer->request.stop_ids = &answer->end_of_turn;
     answer->request.n_stop_ids = answer->end_of_turn >= 0;
@@ -283,7 +284,7 @@ static bool submit_answer(Exchange *x, ServedModel *model, Answer *answer) {
     return true;
 }
 
-static bool read_chat(Exchange *x, const json_t *body, const ServedModel *model, Answer *answer) {
+static bool read_chat(Exchange *x, json_t *body, const ServedModel *model, Answer *answer) {
     int64_t wanted = -1, n_top = 0;
     bool logprobs = false;
     bool fine = read_sampling(x, body, answer) && read_stream(x, body, answer) && field_int(x, body, "max_tokens", 0, 1 << 20, &wanted) &&
@@ -292,7 +293,11 @@ static bool read_chat(Exchange *x, const json_t *body, const ServedModel *model,
     if (!fine || !make_room(x, answer, 1)) return false;
     if (logprobs) answer->n_top = n_top;
     answer->n_prompts = 1;
-    return prompt_of_messages(x, body, model, &answer->prompts[0], NULL) && check_length(x, answer, wanted);
+    answer->splits = x->server->config.splits_reasoning;
+    if (!read_tools(x, body, model, answer) || !read_format(x, body, answer) || !read_effort(x, body, model)) return false;
+    answer->request.keep_special = answer_is_parsed(answer);
+    return prompt_of_messages(x, body, model, &answer->prompts[0], answer_is_parsed(answer) ? &answer->rendered : NULL) &&
+           check_length(x, answer, wanted);
 }
 
 static bool read_text(Exchange *x, const json_t *body, Answer *answer) {
@@ -319,7 +324,7 @@ static void handle_answer(Exchange *x, bool chat, const char *known) {
     bool fine = answer && (chat ? read_chat(x, body, model, answer) : read_text(x, body, answer));
     json_decref(body);
     if (!fine) served_leave(x->server, model);
-    if (!fine || !submit_answer(x, model, answer)) answer_release(answer);
+    if (!fine || !submit_answer(x, model, answer)) answer_release(x->server, answer);
 }
 
 void handle_chat(Exchange *x) { handle_answer(x, true, chat_fields); }

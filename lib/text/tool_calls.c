@@ -148,21 +148,28 @@ static Status reply_calls(Reply *r, const Calls *calls) {
     return ST_OK;
 }
 
+/* Names of arguments in tags could be such as JSON does not allow. */
+static bool arguments_whole(const Calls *calls) {
+    bool whole = true;
+    for (size_t i = 0; i < calls->n && whole; i++) {
+        json_t *json = json_of_text(str_text(&calls->items[i].arguments), calls->items[i].arguments.len, JSON_ALLOW_NUL);
+        whole = json_is_object(json);
+        json_decref(json);
+    }
+    return whole;
+}
+
 /* Hands out the calls of a body, which ends at `end` of the text held; `after`: where the text goes on. *fits: it is in the syntax. */
 static Status read_body(Reply *r, size_t end, size_t after, bool *fits) {
     size_t begin = r->function.len || r->whole ? 0 : strlen(r->syntax->open);
     Calls calls = {0};
     Slice body = {str_text(&r->held) + begin, end - begin};
     if (r->function.len) { /* of harmony: the body has the arguments alone */
-        json_t *json = json_of_text(body.data, body.len, 0);
-        *fits = json_is_object(json);
-        json_decref(json);
         body = body_trim(body);
-        Str *out = *fits ? calls_add(&calls, (Slice){str_text(&r->function), r->function.len}) : NULL;
+        Str *out = calls_add(&calls, (Slice){str_text(&r->function), r->function.len});
         if (out) str_append_n(out, body.data, body.len);
-    } else {
-        *fits = r->syntax->read(body, r->tools, &calls);
     }
+    *fits = (r->function.len || r->syntax->read(body, r->tools, &calls)) && arguments_whole(&calls);
     Status status = memory_check(ST_OK);
     if (status == ST_OK && *fits) {
         status = reply_calls(r, &calls);

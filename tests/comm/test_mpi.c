@@ -41,7 +41,7 @@ static Status rank_sums(Comm *world, size_t n) {
     for (int reduce = 0; reduce < COMM_N_REDUCES && status == ST_OK; reduce++) {
         size_t first[MOST_RANKS + 1];
         float *x = lane_of(rank, n);
-        comm_configure(world, &(CommConfig){.reduce = (CommReduce)reduce});
+        comm_configure(world, &(CommConfig){.reduce = (CommReduce)reduce, .timeout = 10});
         comm_parts(world, n, UNIT, first);
         status = comm_sum(world, &(CommSum){COMM_GRADIENTS, "gradients", n, first, .nodes = &x, .sum = got + first[rank]});
         if (status == ST_OK) status = comm_gather(world, &(CommGather){COMM_GRADIENTS, "sums", got, sizeof *got, first});
@@ -91,7 +91,15 @@ static Status rank_does(Comm *world, const char *what) {
         TRY(rank_sums(world, 3 * UNIT + 5));
         return rank_sums(world, (5 << 20) / 4);
     }
-    for (int step = 1; step <= 3; step++) {
+    if (strcmp(what, "hosts") == 0) { /* tests/mpi/two_hosts.sh */
+        int which;
+        if (comm_host_ranks(world, &which) != 1) return status_fail(ST_NUMERIC, "both ranks are on %s", comm_host(world, 0));
+        if (rank == 0) fprintf(stderr, "%s 1, %s 1\n", comm_host(world, 0), comm_host(world, 1));
+        return rank_sums(world, 3 * UNIT + 5);
+    }
+    const int steps = strcmp(what, "votes") == 0 ? 2000 : 3; /* 20 s of them */
+    for (int step = 1; step <= steps; step++) {
+        if (steps > 3) nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
         comm_phase(world, step, "forward of layer", 2);
         TRY(comm_gather_small(world, "vote", &step, sizeof step, all));
     }

@@ -749,16 +749,145 @@ TEST(too_much_is_refused) {
 
 /* Its answers fill the buffers of the system and then those of the server; others do not notice. */
 TEST(a_client_that_never_reads_harms_nobody) {
+    enum { CLIENTS = ALL_OR_FEW(4, 1) };
     static const char body[] = "{\"prompt\": \"1\", \"max_tokens\": 400, \"n\": 8, \"ignore_eos\": true, \"stream\": true, \"logprobs\": 5}";
     char text[512];
-    int fds[4];
+    int fds[CLIENTS];
     start_usual();
     snprintf(text, sizeof text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
-    for (int i = 0; i < 4; i++) fds[i] = send_text(text);
+    for (int i = 0; i < CLIENTS; i++) fds[i] = send_text(text);
     check_lives();
-    for (int i = 0; i < 4; i++) close(fds[i]);
+    for (int i = 0; i < CLIENTS; i++) close(fds[i]);
     check_lives();
     stop_server();
+}
+
+/* ---- forms of answers ---- */
+
+static const char tool_template[] =
+    "{% for tool in tools or [] %}<tools>{{ tool | tojson }}</tools>{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+static const char question[] = "\"messages\": [{\"role\": \"user\", \"content\": \"1\"}], \"seed\": 1, \"max_tokens\": 120";
+
+static HttpAnswer ask_chat(const char *more) {
+    Str body = {0};
+    str_printf(&body, "{%s, %s}", question, more);
+    HttpAnswer answer = ask("/v1/chat/completions", str_text(&body));
+    str_release(&body);
+    return answer;
+}
+
+static const json_t *message_of(const HttpAnswer *answer) { return json_object_get(choice_at(answer, 0), "message"); }
+
+TEST(answers_have_the_form_that_is_asked_for) {
+    static const char schema[] =
+        "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"n\", \"schema\": {\"type\": \"object\", "
+        "\"properties\": {\"word\": {\"enum\": [\"yes\", \"no\"]}, \"count\": {\"type\": \"integer\", \"minimum\": 0, \"maximum\": 9}}, "
+        "\"required\": [\"word\", \"count\"], \"additionalProperties\": false}}}";
+    start_usual();
+    for (int i = 0; i < 2; i++) { /* the second one uses the kept constraint */
+        HttpAnswer answer = ask_chat(schema);
+        assert_int_equal(answer.status, 200);
+        const char *text = json_string_value(json_object_get(message_of(&answer), "content"));
+        json_t *value = json_of_text(text, strlen(text), 0);
+        const char *word = json_string_value(json_object_get(value, "word"));
+        assert_true(word && (!strcmp(word, "yes") || !strcmp(word, "no")));
+        assert_in_range(json_integer_value(json_object_get(value, "count")), 0, 9);
+        assert_string_equal(json_string_value(json_object_get(choice_at(&answer, 0), "finish_reason")), "stop");
+        json_decref(value);
+        http_answer_release(&answer);
+    }
+    check_error(ask_chat("\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"type\": \"object\", \"not\": {}}}}"), 400,
+                "unsupported_schema", "response_format");
+    check_error(ask_chat("\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"type\": \"string\", "
+                         "\"pattern\": \"(a|b){5000}(c{1000}){1000}\"}}}"),
+                400, "unsupported_schema", "response_format");
+    check_error(ask_chat("\"response_format\": {\"type\": \"xml\"}"), 400, "invalid_value", "response_format");
+    check_error(ask_chat("\"tool_choice\": \"required\""), 400, "invalid_value", "tool_choice");
+    check_error(ask_chat("\"logit_bias\": {\"x\": 1}"), 400, "invalid_value", "logit_bias");
+    stop_server();
+}
+
+TEST(biases_and_the_likeliest_tokens) {
+    start_usual();
+    HttpAnswer answer = ask("/v1/completions", "{\"prompt\": \"1\", \"temperature\": 0, \"max_tokens\": 3, \"logit_bias\": {\"66\": 100}}");
+    assert_string_equal(json_string_value(json_object_get(choice_at(&answer, 0), "text")), "aaa");
+    http_answer_release(&answer);
+    int32_t half = -1; /* the byte C3, which begins a character */
+    for (int32_t id = 0; id < model->config.vocab_size && half < 0; id++) {
+        Str bytes = {0};
+        if (tokenizer_token(tokenizer, id)) tokenizer_token_bytes(tokenizer, id, &bytes);
+        if (bytes.len == 1 && bytes.data[0] == '\xC3') half = id;
+        str_release(&bytes);
+    }
+    Str more = {0};
+    str_printf(&more, "\"temperature\": 0, \"logprobs\": true, \"logit_bias\": {\"%d\": 100}", half);
+    answer = ask_chat(str_text(&more));
+    const json_t *byte = json_object_get(json_array_get(json_object_get(json_object_get(choice_at(&answer, 0), "logprobs"), "content"), 0), "bytes");
+    assert_int_equal(json_array_size(byte), 1);
+    assert_int_equal(json_integer_value(json_array_get(byte, 0)), 0xC3);
+    http_answer_release(&answer);
+    str_release(&more);
+    answer = ask_chat("\"temperature\": 0, \"logprobs\": true, \"top_logprobs\": 2");
+    const json_t *content = json_object_get(json_object_get(choice_at(&answer, 0), "logprobs"), "content"), *first = json_array_get(content, 0),
+                 *top = json_object_get(first, "top_logprobs");
+    assert_int_equal(json_array_size(top), 2);
+    assert_true(json_equal(json_object_get(json_array_get(top, 0), "token"), json_object_get(first, "token")));
+    assert_true(json_equal(json_object_get(json_array_get(top, 0), "logprob"), json_object_get(first, "logprob")));
+    http_answer_release(&answer);
+    stop_server();
+}
+
+/* The first tool call in the events of a stream; a new reference. */
+static json_t *call_of_events(const Str *stream) {
+    json_t *call = NULL;
+    for (const char *at = str_text(stream), *end; (end = strstr(at, "\n\n")); at = end + 2) {
+        json_t *event = text_starts_with(at, "data: {") ? json_of_text(at + 6, (size_t)(end - at) - 6, 0) : NULL;
+        json_t *delta = json_object_get(json_array_get(json_object_get(event, "choices"), 0), "delta");
+        if (!call) call = json_incref(json_array_get(json_object_get(delta, "tool_calls"), 0));
+        json_decref(event);
+    }
+    return call;
+}
+
+TEST(calls_of_tools_are_taken_out) {
+    static const char tools[] = "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"look\", \"parameters\": {\"type\": \"object\", "
+                                "\"properties\": {\"day\": {\"enum\": [1, 2]}}, \"required\": [\"day\"], \"additionalProperties\": false}}}]";
+    ServeConfig config = usual();
+    Chat *with_tools;
+    Str more = {0};
+    check_ok(chat_open(model_dir, NULL, temp_text(test_folder, "tools.jinja", tool_template), NULL, tokenizer, &with_tools));
+    config.chat = with_tools;
+    start_with(&config);
+    str_printf(&more, "%s, \"tool_choice\": \"required\", \"parallel_tool_calls\": false", tools);
+    HttpAnswer answer = ask_chat(str_text(&more));
+    assert_int_equal(answer.status, 200);
+    const json_t *call = json_array_get(json_object_get(message_of(&answer), "tool_calls"), 0), *function = json_object_get(call, "function");
+    assert_string_equal(json_string_value(json_object_get(choice_at(&answer, 0), "finish_reason")), "tool_calls");
+    assert_string_equal(json_string_value(json_object_get(function, "name")), "look");
+    assert_int_equal(strlen(json_string_value(json_object_get(call, "id"))), strlen("call_") + 24);
+    json_t *arguments =
+        json_of_text(json_string_value(json_object_get(function, "arguments")), json_string_length(json_object_get(function, "arguments")), 0);
+    assert_in_range(json_integer_value(json_object_get(arguments, "day")), 1, 2);
+    str_append(&more, ", \"stream\": true");
+    HttpAnswer stream = ask_chat(str_text(&more));
+    json_t *streamed = call_of_events(&stream.body);
+    assert_true(json_equal(json_object_get(streamed, "function"), function));
+    check_contains(str_text(&stream.body), "\"finish_reason\": \"tool_calls\"");
+    json_decref(streamed);
+    json_decref(arguments);
+    http_answer_release(&stream);
+    http_answer_release(&answer);
+    str_clear(&more);
+    str_printf(&more, "%s, \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"other\"}}", tools);
+    check_error(ask_chat(str_text(&more)), 400, "unsupported_schema", "tools");
+    answer = ask("/apply-template", "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}], \"tools\": [{\"a\": 1}]}");
+    check_contains(json_string_value(json_object_get(answer.json, "prompt")), "<tools>{\"a\": 1}</tools>");
+    http_answer_release(&answer);
+    stop_server();
+    str_release(&more);
+    chat_close(with_tools);
 }
 
 int main(void) {
@@ -781,6 +910,9 @@ int main(void) {
         cmocka_unit_test(a_half_closed_connection_counts_as_closed),
         cmocka_unit_test(too_much_is_refused),
         cmocka_unit_test(a_client_that_never_reads_harms_nobody),
+        cmocka_unit_test(answers_have_the_form_that_is_asked_for),
+        cmocka_unit_test(biases_and_the_likeliest_tokens),
+        cmocka_unit_test(calls_of_tools_are_taken_out),
     };
     return cmocka_run_group_tests(tests, set_up, clean_up);
 }

@@ -144,11 +144,11 @@ static Tensor *cached_forward(const LayerContext *context, const LatentBlock *bl
                              .rows = l->nope + l->v,
                              .count = l->nope,
                              .weight = block->kv_b.weight,
-                             .lora = linear_branch(&block->kv_b, tape, &context->batch.step)};
+                             .lora = linear_branch(&block->kv_b, tape, &context->batch->step)};
     Tensor *inner = head_products(tape, op_columns(tape, q, NULL, &block->maps.q_nope), &products);
     Tensor *whole = op_columns(tape, inner, q, &block->maps.q_whole), *keys = op_columns(tape, c, r, &block->maps.k_whole);
     AttentionArgs args = block->cached;
-    args.layout = &context->batch.layout;
+    args.layout = &context->batch->layout;
     Tensor *y = op_columns(tape, op_attention(tape, whole, keys, keys, &args), NULL, &block->maps.latent);
     products.first = l->nope;
     products.count = l->v;
@@ -159,7 +159,7 @@ static Tensor *cached_forward(const LayerContext *context, const LatentBlock *bl
 static Tensor *latent_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
     const LatentBlock *block = sublayer->block;
     const LatentMaps *maps = &block->maps;
-    const StepContext *step = &context->batch.step;
+    const StepContext *step = &context->batch->step;
     const RopeTables *rope = &context->ropes[block->rope];
     const bool neighbours = context->model->config.rope.neighbours;
     Tensor *q = queries(context, block, tape, x), *both = linear_forward(&block->kv_a, tape, x, NULL, step);
@@ -168,11 +168,11 @@ static Tensor *latent_forward(const LayerContext *context, const Sublayer *subla
     q = op_rope(tape, q, rope->query_cosine, rope->query_sine, block->args.head_dim, neighbours);
     r = op_rope(tape, r, rope->cosine, rope->sine, context->model->config.latent.rope, neighbours);
     if (!q || !c || !r) return NULL;
-    if (context->batch.layout.cache)
+    if (context->batch->layout.cache)
         return sublayer_project(context, sublayer, tape, &block->o, cached_forward(context, block, tape, q, c, r), residual);
     Tensor *kv = linear_forward(&block->kv_b, tape, c, NULL, step);
     AttentionArgs args = block->args;
-    args.layout = &context->batch.layout;
+    args.layout = &context->batch->layout;
     Tensor *k = op_columns(tape, r, kv, &maps->k), *v = op_columns(tape, kv, NULL, &maps->v);
     Tensor *y = op_columns(tape, op_attention(tape, q, k, v, &args), NULL, &maps->o);
     return sublayer_project(context, sublayer, tape, &block->o, y, residual);

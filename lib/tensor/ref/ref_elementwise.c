@@ -5,7 +5,7 @@
 #include <math.h>
 
 void ref_copy(const Tensor *x, Tensor *y) {
-    for (int64_t i = 0; i < tensor_count(x); i++) element_set(y, i, element_get(x, i));
+    for (int64_t i = 0; i < tensor_count(x); i++) element_set(y, i, ref_weight(x, i));
 }
 
 void ref_fill(Tensor *y, double value) {
@@ -55,7 +55,7 @@ void ref_add_uniform(int64_t first, int64_t n_rows, double magnitude, RngKey key
 void ref_gather_rows(const Tensor *x, const Tensor *rows, Tensor *y) {
     int64_t width = tensor_width(y);
     for (int64_t i = 0; i < tensor_rows(y); i++)
-        for (int64_t c = 0; c < width; c++) element_set(y, i * width + c, element_get(x, ref_index(rows, i) * width + c));
+        for (int64_t c = 0; c < width; c++) element_set(y, i * width + c, ref_weight(x, ref_index(rows, i) * width + c));
 }
 
 void ref_scatter_add_rows(const Tensor *dy, const Tensor *rows, Tensor *dx) {
@@ -158,7 +158,7 @@ void ref_sum_squares(const Tensor *x, double *result) {
 void ref_find_nonfinite(const Tensor *x, int64_t *index) {
     *index = -1;
     for (int64_t i = 0; i < tensor_count(x) && *index < 0; i++)
-        if (!isfinite(element_get(x, i))) *index = i;
+        if (!isfinite(ref_weight(x, i))) *index = i;
 }
 
 void ref_largest(const Tensor *x, int64_t row, int64_t *column) {

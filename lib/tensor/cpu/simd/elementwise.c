@@ -13,10 +13,20 @@
     for (int64_t begin = 0; begin < count; begin += size)
 #define PARALLEL_BLOCKS PARALLEL_BLOCKS_OF(CPU_BLOCK)
 
+/* y[at + i] = x[from + i] of a quantised x. */
+static void codes_copy(Tensor *y, int64_t at, const Tensor *x, int64_t from, int64_t n) {
+    float buffer[RUN];
+    for (RUNS(i, some, 0, n)) run_write(y, at + i, some, ISA_FN(weight_read)(x, from + i, some, buffer), 0);
+}
+
 void ISA_FN(copy)(const Tensor *x, Tensor *y) {
     int64_t count = tensor_count(x);
-    if (!CPU_READS(x) || !CPU_WRITES(y)) {
+    if (!cpu_reads_weight(x) || !CPU_WRITES(y)) {
         device_reference()->copy(x, y);
+        return;
+    }
+    if (dtype_is_quantised(x->dtype)) {
+        PARALLEL_BLOCKS codes_copy(y, begin, x, begin, MIN((int64_t)CPU_BLOCK, count - begin));
         return;
     }
     PARALLEL_BLOCKS run_copy(y, begin, x, begin, MIN((int64_t)CPU_BLOCK, count - begin));
@@ -181,14 +191,15 @@ void ISA_FN(add_uniform)(int64_t first, int64_t n_rows, double magnitude, RngKey
 }
 
 void ISA_FN(gather_rows)(const Tensor *x, const Tensor *rows, Tensor *y) {
-    if (!CPU_READS(x) || !CPU_WRITES(y)) {
+    if (!cpu_reads_weight(x) || !CPU_WRITES(y)) {
         device_reference()->gather_rows(x, rows, y);
         return;
     }
     int64_t width = tensor_width(y), n_rows = tensor_rows(y);
     const int32_t *from = rows->elements;
+    void (*copy)(Tensor *, int64_t, const Tensor *, int64_t, int64_t) = dtype_is_quantised(x->dtype) ? codes_copy : run_copy;
 #pragma omp parallel for schedule(static) if (n_rows * width > CPU_SERIAL)
-    for (int64_t r = 0; r < n_rows; r++) run_copy(y, r * width, x, from[r] * width, width);
+    for (int64_t r = 0; r < n_rows; r++) copy(y, r * width, x, from[r] * width, width);
 }
 
 /* Rows may repeat, so threads share the columns instead of the rows. */
@@ -423,7 +434,7 @@ void ISA_FN(sum_squares)(const Tensor *x, double *result) {
 }
 
 void ISA_FN(find_nonfinite)(const Tensor *x, int64_t *index) {
-    if (!CPU_READS(x)) {
+    if (!cpu_reads_weight(x)) {
         device_reference()->find_nonfinite(x, index);
         return;
     }
@@ -432,7 +443,7 @@ void ISA_FN(find_nonfinite)(const Tensor *x, int64_t *index) {
     for (int64_t begin = 0; begin < count; begin += CPU_BLOCK) {
         float buffer[RUN];
         for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
-            const float *values = run_read(x, at, n, buffer);
+            const float *values = ISA_FN(weight_read)(x, at, n, buffer);
             uint32_t found = 0;
             for (int64_t i = 0; i < n; i++) found |= (bits_of_float(values[i]) & 0x7f800000u) == 0x7f800000u;
             for (int64_t i = 0; found && i < n; i++)
