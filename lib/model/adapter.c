@@ -322,7 +322,7 @@ static bool saved_means(const Model *model, const char *name, const char *path) 
     return means;
 }
 
-/* ---- pairs of all experts together: families.md, section 12 ---- */
+/* ---- pairs of all experts together, as PEFT stores them ---- */
 
 const char *together_path(const Linear *linear, bool both, Arena *arena) {
     const char *dot = strrchr(linear->path, '.');
