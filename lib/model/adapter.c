@@ -91,7 +91,8 @@ void adapter_describe_rest(const Model *model, Str *text) {
             size_t without = 0;
             for (size_t i = 0; i < model->n_linears; i++) {
                 const Linear *linear = model->linears[i];
-                without += !linear->copies && (linear->together != NULL) == (expert != 0) && !is_covered(linear) && module_matches(linear->path, &names[k], 1);
+                without += !linear->copies && (linear->together != NULL) == (expert != 0) && !is_covered(linear) &&
+                           module_matches(linear->path, &names[k], 1);
             }
             if (without) str_printf(text, "%s%zu %s%s", n_kinds++ ? ", " : "", without, names[k], expert ? " of experts" : "");
         }
@@ -321,7 +322,7 @@ static bool saved_means(const Model *model, const char *name, const char *path) 
     return means;
 }
 
-/* ---- pairs of all experts together: families.md, section 12 ---- */
+/* ---- pairs of all experts together, as PEFT stores them ---- */
 
 const char *together_path(const Linear *linear, bool both, Arena *arena) {
     const char *dot = strrchr(linear->path, '.');
