@@ -22,7 +22,7 @@ typedef struct Shards {
     const size_t *index; /* (n_params): their places in `params` */
     int64_t n, n_units;  /* elements and units of all of them */
     /* (n_params + 1): number of elements, and of units, before each */
-    const int64_t *elements, *units;
+    const int64_t *first, *units;
     const int64_t *begin; /* (ranks + 1): number of elements before those of a rank */
     const int64_t *unit;  /* (ranks + 1): the same of units */
 } Shards;
