@@ -78,6 +78,17 @@ same='lora.rank=4' other='lora.rank=4 data.no_such_key=1'
 sft
 [ $? = 3 ] && said_once 'error: rank 1 (.*): .*no_such_key' && [ ! -e run ]
 verdict "a recipe that only rank 1 refuses" $?
+# ---- the same bytes ----
+same='lora.rank=4' other=$same
+train() { sft parallel.lanes=4 train.gradient_accumulation_steps=2 train.log_every=1 "$@"; }
+"$tune" sft model.path=model data.train=rows.jsonl output=alone train.max_steps=2 train.batch_size=4 train.learning_rate=0.01 parallel.lanes=4 \
+    train.gradient_accumulation_steps=2 train.log_every=1 lora.rank=4 --quiet
+for shard in none optimizer; do
+    train parallel.shard=$shard output=run.$shard
+    [ $? = 0 ] && cmp run.$shard/adapter/adapter_model.safetensors alone/adapter/adapter_model.safetensors &&
+        cmp run.$shard/checkpoints/step-2/tensors.safetensors alone/checkpoints/step-2/tensors.safetensors
+    verdict "two ranks write the bytes of one process: parallel.shard=$shard" $?
+done
 # ---- commands of one process ----
 same='' other=''
 two_ranks inspect model
