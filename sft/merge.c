@@ -142,8 +142,8 @@ static Status list_jobs(Merge *merge) {
 
 /* ---- the sum ---- */
 
-/* Adds rows first .. first + n - 1 of `scale` B A (of its transpose for weights that are stored (in, out)) to the block's change, from row `at` of the
- * block on. */
+/* Adds rows first .. first + n - 1 of `scale` B A (of its transpose for weights that are stored (in, out)) to the block's change, from row `at` of
+ * the block on. */
 static Status add_lora(const LoraBranch *lora, bool in_out, double scale, int64_t first, int64_t n, int64_t at, Block *block) {
     int64_t rank = lora->a->shape[0], in = lora->a->shape[1];
     float *change = block->change + at * block->cols;
@@ -172,8 +172,7 @@ static Status add_changes(const Model *adapted, size_t module, bool in_out, doub
             end = block->first + block->n;
     for (int64_t row = block->first, n; row < end; row += n) {
         n = MIN(end, (row / each + 1) * each) - row;
-        if (module_change(adapted, module, row / each, &lora, parts))
-            TRY(add_lora(&lora, in_out, scale, row % each, n, row - block->first, block));
+        if (module_change(adapted, module, row / each, &lora, parts)) TRY(add_lora(&lora, in_out, scale, row % each, n, row - block->first, block));
     }
     return ST_OK;
 }

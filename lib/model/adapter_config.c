@@ -12,8 +12,8 @@
 
 /* Keys of other adapter kinds: refused unless null, false, zero or empty. */
 static const char *const unsupported[] = {
-    "use_dora",   "lora_bias",    "layer_replication", "trainable_token_indices", "use_qalora", "alora_invocation_tokens",
-    "use_bdlora", "arrow_config", "megatron_config",   "monteclora_config",       "kasa_config",       "velora_config",
+    "use_dora",   "lora_bias",    "layer_replication", "trainable_token_indices", "use_qalora",  "alora_invocation_tokens",
+    "use_bdlora", "arrow_config", "megatron_config",   "monteclora_config",       "kasa_config", "velora_config",
 };
 
 static bool is_off(const json_t *value) {

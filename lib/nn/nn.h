@@ -72,7 +72,7 @@ typedef struct LoraConfig {
     const char **targets;
     size_t n_parameters; /* target_parameters: names or suffixes of the layers of all experts together, "mlp.experts.gate_up_proj" */
     const char **parameters;
-    bool only_parameters; /* no other targets: n_targets 0 means none */
+    bool only_parameters;     /* no other targets: n_targets 0 means none */
     const char *target_regex; /* a regex for the full module path that replaces targets, as in adapter_config.json; NULL = none */
     size_t n_saved;           /* modules trained in full: "lm_head", "embed_tokens" */
     const char **saved;

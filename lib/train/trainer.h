@@ -54,6 +54,7 @@ typedef struct Objective {
     int64_t (*tokens)(const Trainer *trainer, size_t row);
     /* Adds further metrics of the step or the evaluation that just ended; NULL: there are none, and an evaluation's loss has a perplexity. */
     void (*metrics)(const Trainer *trainer, Metrics *metrics);
+    void (*step_metrics)(const Trainer *trainer, Metrics *metrics); /* the same, of steps alone; may be NULL */
     void (*release)(Trainer *trainer);
     const MetricsReader *reader; /* interprets the metrics for the report; NULL: none */
 } Objective;
