@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gradient of a step: runs the step's leaves lane by lane (lanes.h), and sums their gradients. Ranks divide the leaves: each runs its own, and the
- * sums have the same bits on any number of ranks.
+/* The gradient of a step: runs the step's leaves lane by lane (lanes.h), and sums their gradients. Ranks divide the leaves: each runs its own, and
+ * the sums have the same bits on any number of ranks.
  *
  *     TRY(accumulator_init(&accumulator, &config, arena));
  *     TRY(accumulator_run(&accumulator, &(Leaves){.n = n_leaves, .n_lanes = n_lanes, .run = run_leaf, .context = context}));

@@ -103,6 +103,9 @@ long='train.max_steps=200 train.save_every=1'
 "$tune" sft --quiet $settings output=alone lora.rank=4 $long || exit 1
 sft $long && said_once '2 ranks on 1 host' && same_run
 verdict "two ranks leave the files of one process" $?
+rm -rf run
+sft $long parallel.shard=optimizer && same_run
+verdict "the same with a divided optimiser" $?
 for signal in KILL STOP INT; do
     rm -rf run
     SIGNAL1=$signal sft $long parallel.timeout=3
