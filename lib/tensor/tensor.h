@@ -72,7 +72,7 @@ Status tensor_allocate(Tensor *tensor, Arena *arena);
 Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values);
 /* Makes a view of an array in a mapped file, which the caller keeps mapped. The device must share the host's memory. NULL: out of memory. */
 Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, const void *values);
-/* Makes a tensor of dtype PACKED, which the caller's packing (quant/packing.h) must outlive. Its values are those that packing->read gives. The device
+/* Makes a tensor of dtype PACKED, which the packing (quant/packing.h) must outlive. Its values are those that packing->read gives. The device
  * must share the host's memory. NULL: out of memory. */
 typedef struct Packing Packing;
 Tensor *tensor_packed(Arena *arena, const Device *device, int n_dims, const int64_t *shape, const Packing *packing);
