@@ -159,7 +159,9 @@ static void *address_of(const Tensor *tensor, int64_t at, int64_t n) {
 }
 
 Tensor tensor_part(const Tensor *tensor, int64_t at, int64_t n) {
-    return (Tensor){.dtype = tensor->dtype, .n_dims = 1, .shape = {n}, .elements = address_of(tensor, at, n), .storage = tensor->storage};
+    bool whole = at == 0 && n == tensor_count(tensor); /* packed codes too */
+    void *elements = whole ? tensor->elements : address_of(tensor, at, n);
+    return (Tensor){.dtype = tensor->dtype, .n_dims = 1, .shape = {n}, .elements = elements, .storage = tensor->storage};
 }
 
 void tensor_swap(Tensor *a, Tensor *b) {
