@@ -93,7 +93,8 @@ typedef struct ModelOptions {
     Status (*admit)(const void *context, int64_t n_weights);
     const void *context;
 } ModelOptions;
-/* Weights stay mapped in their stored form, or are copied if products read them in place, quantised ones too; norms and biases become f32 copies. ST_INPUT names file and
+/* Weights stay mapped in their stored form, or are copied if products read them in place, quantised ones too; norms and biases become f32
+ * copies. ST_INPUT names file and
  * tensor: a weight that is missing, unexpected, of another shape than config.json says, or with a NaN or an infinity; a reward model in place of a
  * language model. The other parts of a wrapped model are not checked, and are carried along when the model is saved or merged. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);

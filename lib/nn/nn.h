@@ -186,7 +186,7 @@ typedef struct OptimizerInfo {
     const char *name;
     const char *help;
     const char *keys; /* the recipe keys among betas, eps, momentum that it uses, separated by spaces */
-    /* Number of state tensors, each of the parameter's shape and dtype. Each element of parameter, gradient and states is updated alone: ranks divide them */
+    /* Number of state tensors, each of the parameter's shape and dtype. An element's update depends on no other element, so ranks divide them. */
     int (*states)(const OptimizerConfig *config);
     void (*update)(const OptimizerConfig *config, Param *param, double grad_scale, double lr, int64_t step); /* step counts from 1 */
 } OptimizerInfo;
