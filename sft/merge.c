@@ -184,6 +184,38 @@ Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, 
     return block->factors && block->delta ? ST_OK : ST_RESOURCE;
 }
 
+/* The change from W to magnitude / norm * (W + scale B A), whose scale B A is in block->change. */
+static void scale_by_magnitude(const LoraBranch *lora, bool in_out, Block *block) {
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < block->n; r++)
+        for (int64_t c = 0; c < block->cols; c++) {
+            const int64_t o = in_out ? c : block->first + r, i = r * block->cols + c;
+            const double factor = block->norms[o] == 0 ? 0 : tensor_get(lora->magnitude, o) / block->norms[o];
+            block->change[i] = (float)((factor - 1) * (double)block->base[i] + factor * (double)block->change[i]);
+        }
+}
+
+/* Fills block->norms if the module has a DoRA branch, which needs all rows of the weight. */
+static Status find_norms(const Merge *merge, size_t module, Arena *arena, Block *block) {
+    const LoraBranch *lora = module_lora(merge->adapted[0], module);
+    if (!lora || !lora->magnitude) return ST_OK;
+    const Tensor *weight = module_tensor(merge->base, module, false);
+    const int64_t rows = tensor_rows(weight), step = block->n;
+    double *squares = arena_zero(arena, (size_t)tensor_count(lora->magnitude) * sizeof *squares);
+    if (!squares) return ST_RESOURCE;
+    for (int64_t first = 0; first < rows; first += step) {
+        TRY(block_fill(merge, module, false, first, MIN(step, rows - first), block));
+        for (int64_t i = 0; i < block->n * block->cols; i++) {
+            double sum = (double)block->base[i] + (double)block->change[i];
+            squares[weight->in_out ? i % block->cols : first + i / block->cols] += sum * sum;
+        }
+    }
+    for (int64_t o = 0; o < tensor_count(lora->magnitude); o++) squares[o] = sqrt(squares[o]);
+    block->norms = squares;
+    block->n = step;
+    return ST_OK;
+}
+
 Status block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int64_t n, Block *block) {
     const Tensor *tensor = module_tensor(merge->base, module, bias);
     int64_t at = first * block->cols;
@@ -204,6 +236,7 @@ Status block_fill(const Merge *merge, size_t module, bool bias, int64_t first, i
         const Tensor *saved = module_saved(merge->adapted[k], module, bias);
         if (saved) status = add_saved(saved, weight, at, block);
         if (lora && status == ST_OK) status = add_lora(lora, tensor->in_out, weight, block);
+        if (lora && status == ST_OK && block->norms) scale_by_magnitude(lora, tensor->in_out, block);
     }
     return status;
 }
@@ -263,6 +296,7 @@ static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer)
     if (!arena) return status_fail(ST_RESOURCE, "out of memory for '%s'", job->name);
     Block block;
     Status status = block_new(merge, arena, job->module, rows, cols, &block);
+    if (status == ST_OK && job->result->changed && !job->bias) status = find_norms(merge, job->module, arena, &block);
     int64_t step = block.n;
     uint8_t *stored = status == ST_OK ? arena_alloc(arena, dtype_bytes(job->dtype, step * cols)) : NULL;
     if (!stored) status = ST_RESOURCE;
@@ -407,6 +441,17 @@ static Status find_scores(Merge *merge) {
     return ST_OK;
 }
 
+/* A sum with another adapter, or a part of the change, is not DoRA any more. */
+static Status check_dora(const Merge *merge) {
+    const MergeConfig *config = merge->config;
+    for (size_t i = 0; i < config->n_adapters; i++) {
+        if (!merge->adapted[i]->lora.use_dora || (config->n_adapters == 1 && config->adapters[i].weight == 1)) continue;
+        status_fail(ST_CONFIG, "the adapter in '%s' is DoRA: it is merged alone, with weight 1", config->adapters[i].dir);
+        return status_hint(ST_CONFIG, "merge it first, and other adapters into the result");
+    }
+    return ST_OK;
+}
+
 static Status load_all(Merge *merge) {
     const MergeConfig *config = merge->config;
     ModelOptions options = {.device = config->runtime.device, .compute = config->runtime.compute, .streamed = true};
@@ -422,7 +467,7 @@ static Status load_all(Merge *merge) {
         TRY(model_load(config->base, &options, &merge->adapted[i]));
         TRY(adapter_load(merge->adapted[i], config->adapters[i].dir, false));
     }
-    return ST_OK;
+    return check_dora(merge);
 }
 
 static Status write_output(void *context, const char *made) {

@@ -54,7 +54,8 @@ typedef struct MergeResult {
  * (modules_to_save) is weight x (trained - base). If the base ties embedding and head and one of them is fully trained, they are untied:
  * lm_head.weight is written and config.json says so. Adapters of reward models (modules_to_save: [score]) make a ...ForSequenceClassification with
  * one label; if the base has no score, its score counts as zeros. Tensors are divided into files as in the base. ST_INPUT: a broken base or adapter,
- * an adapter of another model; ST_CONFIG: the output exists; ST_NUMERIC: a value exceeds the dtype's range; ST_RESOURCE; ST_INTERRUPTED. The caller
+ * an adapter of another model; ST_CONFIG: the output exists, DoRA with other
+ * adapters or weights; ST_NUMERIC: a value exceeds the dtype's range; ST_RESOURCE; ST_INTERRUPTED. The caller
  * calls merge_free. */
 Status merge_run(const MergeConfig *config, MergeResult **result);
 void merge_free(MergeResult *result);

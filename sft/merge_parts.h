@@ -42,6 +42,7 @@ typedef struct Block {
     float *base, *left, *change; /* base values, (n, cols); rows of a branch's B, or A^T if in_out, (n, rank); sum of deltas, (n, cols) */
     Tensor *factors, *delta;     /* views of `left` and `change`, or copies where the device has memory of its own */
     RoundingLoss *rows;          /* by row, so that the sum does not depend on the number of threads */
+    double *norms;               /* of a DoRA branch: the length of each row of the changed weight; NULL: none, or not known yet */
 } Block;
 /* Allocates a block for a tensor (rows, cols) of the module in `arena`, and sets block->n: how many rows it has room for. ST_RESOURCE. */
 Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, int64_t cols, Block *block);

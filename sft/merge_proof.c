@@ -34,6 +34,8 @@ static Status attach_branches(const Merge *merge, size_t module) {
         for (int64_t o = 0; o < linear->out; o++)
             for (int64_t r = 0; r < own; r++) tensor_set(all->b, o * rank + at + r, scale * tensor_get(lora->b, o * own + r));
         at += own;
+        all->magnitude = lora->magnitude; /* of the only adapter */
+        all->squares = lora->squares;
     }
     all->scale = 1;
     linear->lora = all;

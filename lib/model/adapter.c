@@ -199,6 +199,7 @@ static Status attach(Model *model, const LoraConfig *config, uint64_t seed) {
     for (size_t i = 0; i < model->n_linears; i++)
         if (lora_targets(config, model->linears[i]->path))
             TRY(lora_attach(model->linears[i], config, seed, dtype, model->device, model->arena, &model->params));
+    lora_set_lr_ratio(&model->params, config->lr_ratio > 0 ? config->lr_ratio : 1);
     TRY(save_named_modules(model, config));
     model->lora = *config;
     return ST_OK;
@@ -276,6 +277,22 @@ static Status adapter_fill(AdapterReader *reader, const StoredTensor *stored, Pa
     return ST_OK;
 }
 
+static Status load_magnitude(AdapterReader *reader, const Linear *linear, const char *file, Param *param) {
+    const StoredTensor *magnitude = find_tensor(reader, linear->path, "lora_magnitude_vector");
+    if (!magnitude) {
+        status_fail(ST_INPUT, "tensor '%s%s.lora_magnitude_vector' is missing in '%s'", PEFT_PREFIX, linear->path, file);
+        return status_hint(ST_INPUT, "adapter_config.json says 'use_dora': take the one that was saved with these tensors");
+    }
+    TRY(adapter_fill(reader, magnitude, param));
+    return reader->trained ? ST_OK : lora_keep_norms(linear->lora, reader->model->arena);
+}
+
+/* DoRA reads the weight when its branch is made; here a weight in a file is read once and not kept. */
+static void drop_weight(const Model *model, const Linear *linear) {
+    const StoredTensor *stored = linear->lora->magnitude && model->files ? weight_file_find(model->files, linear->weight->name) : NULL;
+    if (stored && linear->weight->storage->kind == STORAGE_MAPPED) model_drop_pages(model, stored->data, stored->bytes);
+}
+
 static Status load_branch(AdapterReader *reader, Linear *linear) {
     Model *model = reader->model;
     const StoredTensor *a = find_tensor(reader, linear->path, "lora_A.weight"), *b = find_tensor(reader, linear->path, "lora_B.weight");
@@ -283,10 +300,13 @@ static Status load_branch(AdapterReader *reader, Linear *linear) {
     if (!a || !b)
         return status_fail(ST_INPUT, "tensor '%s%s.%s' is missing in '%s'", PEFT_PREFIX, linear->path, a ? "lora_B.weight" : "lora_A.weight",
                            (a ? a : b)->file);
+    const size_t first = model->params.n;
     TRY(lora_add_branch(linear, &reader->settings->lora, model->compute == DT_F64 ? DT_F64 : DT_F32, model->device, model->arena, &model->params));
+    drop_weight(model, linear);
     TRY(check_rank(a, linear));
-    TRY(adapter_fill(reader, a, &model->params.items[model->params.n - 2]));
-    return adapter_fill(reader, b, &model->params.items[model->params.n - 1]);
+    TRY(adapter_fill(reader, a, &model->params.items[first]));
+    TRY(adapter_fill(reader, b, &model->params.items[first + 1]));
+    return linear->lora->magnitude ? load_magnitude(reader, linear, a->file, &model->params.items[first + 2]) : ST_OK;
 }
 
 static Status load_saved(AdapterReader *reader, const Module *module) {
@@ -337,8 +357,12 @@ static Status check_surplus(const AdapterReader *reader, const char *dir) {
     size_t n_idle = 0;
     for (size_t i = 0; i < reader->files->n; i++) {
         const StoredTensor *stored = &reader->files->tensors[i];
-        if (strstr(stored->name, "lora_embedding_") || strstr(stored->name, "lora_magnitude_vector") || strstr(stored->name, "lm_head.lora_"))
+        if (strstr(stored->name, "lora_embedding_") || strstr(stored->name, "lm_head.lora_"))
             return status_fail(ST_INPUT, "tensor '%s' in '%s': this kind of adapter is not supported", stored->name, stored->file);
+        if (strstr(stored->name, "lora_magnitude_vector") && !reader->settings->lora.use_dora) {
+            status_fail(ST_INPUT, "tensor '%s' in '%s' is of DoRA, and adapter_config.json does not say 'use_dora'", stored->name, stored->file);
+            return status_hint(ST_INPUT, "take the adapter_config.json that was saved with these tensors");
+        }
     }
     for (size_t i = 0; i < reader->files->n; i++) {
         const StoredTensor *stored = &reader->files->tensors[i];

@@ -12,8 +12,8 @@
 
 /* Keys of other adapter kinds: refused unless null, false, zero or empty. */
 static const char *const unsupported[] = {
-    "use_dora",   "lora_bias",    "layer_replication", "trainable_token_indices", "target_parameters", "use_qalora",    "alora_invocation_tokens",
-    "use_bdlora", "arrow_config", "megatron_config",   "monteclora_config",       "kasa_config",       "velora_config",
+    "lora_bias",  "layer_replication", "trainable_token_indices", "target_parameters", "use_qalora",  "alora_invocation_tokens",
+    "use_bdlora", "arrow_config",      "megatron_config",         "monteclora_config", "kasa_config", "velora_config",
 };
 
 static bool is_off(const json_t *value) {
@@ -114,6 +114,7 @@ static const char *const harmless[] = {
     "rank_pattern",
     "alpha_pattern",
     "use_rslora",
+    "use_dora",
     "loftq_config",
     "eva_config",
     "corda_config",
@@ -144,6 +145,7 @@ static Status parse_lora(const json_t *json, const char *path, Arena *arena, Lor
     TRY(json_get_double(json, path, "lora_alpha", &config->alpha));
     TRY(json_get_double(json, path, "lora_dropout", &config->dropout));
     TRY(json_get_bool(json, path, "use_rslora", &config->use_rslora));
+    TRY(json_get_bool(json, path, "use_dora", &config->use_dora));
     if (config->rank < 1 || config->rank > 1 << 20) return status_fail(ST_INPUT, "rank %lld in '%s'", (long long)config->rank, path);
     if (!(config->dropout >= 0 && config->dropout < 1)) return status_fail(ST_INPUT, "lora_dropout %g in '%s'", config->dropout, path);
     TRY(read_targets(json, path, arena, config));

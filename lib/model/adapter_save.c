@@ -188,7 +188,7 @@ static void write_saved(JsonWriter *w, const Model *model) {
     jw_end_array(w);
 }
 
-/* The keys that every version of PEFT since 0.7 knows: old versions refuse unknown keys. */
+/* The keys that every version of PEFT since 0.7 knows, and later ones only if they are set: old versions refuse unknown keys. */
 static Status write_config(const Model *model, const char *path, const char *base) {
     const LoraConfig *lora = &model->lora;
     JsonWriter w = {.pretty = true};
@@ -211,6 +211,7 @@ static Status write_config(const Model *model, const char *path, const char *bas
     jw_null(&w, "revision");
     write_targets(&w, model);
     jw_string(&w, "task_type", model->score ? "SEQ_CLS" : "CAUSAL_LM");
+    if (lora->use_dora) jw_bool(&w, "use_dora", true);
     jw_bool(&w, "use_rslora", lora->use_rslora);
     jw_end_object(&w);
     str_append_char(&w.text, '\n');

@@ -35,6 +35,7 @@ Status recipe_lora(const Recipe *recipe, LoraConfig *config) {
         .alpha_keys = recipe->lora_alpha_pattern.keys,
         .alpha_values = recipe->lora_alpha_pattern.values,
         .use_rslora = recipe->lora_use_rslora,
+        .use_dora = recipe->lora_use_dora,
         .gaussian = recipe->lora_init == LORA_INIT_GAUSSIAN,
         .lr_ratio = recipe->lora_lr_ratio,
     };

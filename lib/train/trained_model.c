@@ -27,7 +27,7 @@ static Status save_score(Model *model, LoraConfig *lora) {
 
 static Status start_adapter(const Recipe *recipe, Model *model) {
     static const char *const fixed[] = {"lora.rank",         "lora.alpha",         "lora.target_modules", "lora.modules_to_save",
-                                        "lora.rank_pattern", "lora.alpha_pattern", "lora.use_rslora"};
+                                        "lora.rank_pattern", "lora.alpha_pattern", "lora.use_rslora",     "lora.use_dora"};
     LoraConfig config;
     TRY(recipe_lora(recipe, &config));
     TRY(save_score(model, &config));
@@ -38,8 +38,7 @@ static Status start_adapter(const Recipe *recipe, Model *model) {
             log_message(LOG_WARNING, "'%s' is not used: the adapter in '%s' keeps its own", fixed[i], recipe->model_adapter);
     for (size_t i = 0; i < model->n_linears; i++)
         if (model->linears[i]->lora) model->linears[i]->lora->dropout = config.dropout;
-    for (size_t i = 0; i < model->params.n; i++)
-        if (model->params.items[i].role == PARAM_LORA_B) model->params.items[i].lr_scale = config.lr_ratio;
+    lora_set_lr_ratio(&model->params, config.lr_ratio);
     model->lora.dropout = config.dropout;
     return ST_OK;
 }

@@ -38,7 +38,7 @@ static Status keep_first(const Recipe *recipe, Reference *reference) {
     if (!reference->first || !reference->branches) return ST_RESOURCE;
     for (size_t i = 0; i < params->n; i++) {
         const Param *param = &params->items[i];
-        bool lora = param->role == PARAM_LORA_A || param->role == PARAM_LORA_B;
+        bool lora = param->role == PARAM_LORA_A || param->role == PARAM_LORA_B || param->role == PARAM_MAGNITUDE;
         if (!param->trained || (lora && reference->adapter_off)) continue;
         if (base && param->role == PARAM_SAVED && recipe->model_adapter) {
             status_fail(ST_CONFIG, "'rl.reference: base' does not go with 'model.adapter' that has modules_to_save");

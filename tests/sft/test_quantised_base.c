@@ -96,7 +96,10 @@ TEST(lora_on_gguf_equals_peft) {
     golden_run("llama-wide-q4_k_m", "golden/deploy/gguf/llama-wide/llama-wide.q4_k_m.gguf", "wide.");
 }
 
-TEST(lora_on_nf4_equals_peft) { golden_run("llama-nf4", "golden/deploy/hfquant/bnb-nf4-double", ""); }
+TEST(lora_on_nf4_equals_peft) {
+    golden_run("llama-nf4", "golden/deploy/hfquant/bnb-nf4-double", "");
+    golden_run("llama-nf4-dora", "golden/deploy/hfquant/bnb-nf4-double", "");
+}
 
 /* The merge into the dequantised base computes what base and adapter do; its directory is an ordinary one. */
 static void merge_of(const char *base, const char *adapter, bool tokenizer) {
