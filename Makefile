@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0, GLPK=0 and DEV=1 (warnings are errors) change the build; TILES=emulated runs AMX's code on AVX512_BF16; SETS=runnable builds what this processor runs.
+# tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0, GLPK=0, MPI=0|1 and DEV=1 (warnings are errors) change the build; TILES=emulated runs AMX's code on AVX512_BF16; SETS=runnable builds what this processor runs.
 FLAVOUR ?= release
 PREFIX ?= /usr/local
 # VERSION: the version and its date. The manual page shows that date, so it does not depend on the day of the build.
@@ -38,12 +38,18 @@ BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(SETS),-$(S
 
 # Packages: the required ones, then the optional ones, with the names of all systems.
 PKGS := libedit yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash libcurl
-APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcurl4-openssl-dev libcmocka-dev libedit-dev libopenblas0-openmp
-DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcurl-devel libcmocka-devel libedit-devel openblas-openmp
-BREW := pkg-config libyaml jansson pcre2 utf8proc zlib zstd snappy xxhash curl cmocka openblas libomp libedit
-APT_WANTED := libdnnl-dev libglpk-dev
-DNF_WANTED := onednn-devel glpk-devel
-BREW_WANTED := onednn glpk
+# Only lib/serve reads its headers.
+SERVE_PKG := libmicrohttpd
+APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcurl4-openssl-dev libmicrohttpd-dev libcmocka-dev libedit-dev libopenblas0-openmp
+DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcurl-devel libmicrohttpd-devel libcmocka-devel libedit-devel openblas-openmp
+BREW := pkg-config libyaml jansson pcre2 utf8proc zlib zstd snappy xxhash curl libmicrohttpd cmocka openblas libomp libedit
+APT_WANTED := libdnnl-dev libglpk-dev libopenmpi-dev openmpi-bin libmpich-dev mpich
+DNF_WANTED := onednn-devel glpk-devel openmpi-devel mpich-devel
+BREW_WANTED := onednn glpk open-mpi
+
+# One plug-in for each MPI library that pkg-config knows; the program itself links none. MPI=0: no plug-in; MPI=1: none is an error.
+MPI_KNOWN := $(if $(filter 0,$(MPI)),,$(foreach library,openmpi:ompi-c mpich:mpich,$(if $(shell pkg-config --exists $(lastword $(subst :, ,$(library))) 2>/dev/null && echo 1),$(library))))
+$(if $(filter 1,$(MPI)),$(if $(MPI_KNOWN),,$(error MPI=1, but pkg-config knows neither ompi-c nor mpich: make deps)))
 
 OPENMP := -fopenmp
 ifeq ($(SYSTEM),Darwin)
@@ -77,7 +83,7 @@ BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) -fPIC -fno-semantic-interposition 
 # ccache, if installed, avoids compiling a file again that was compiled before in any checkout.
 COMPILE := $(shell command -v ccache) $(CC) $(BASE_CFLAGS)
 export CCACHE_BASEDIR := $(CURDIR)
-LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -ldl -lm
+LIBS := $(shell pkg-config --libs $(PKGS) $(SERVE_PKG) 2>/dev/null) $(SYSTEM_LIBS) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -ldl -lm
 
 # The folder of a file in lib/tensor/cpu decides how it is compiled: simd/ once for each instruction set, chosen at run time; tile/ for the sets that multiply bf16, if the compiler supports them; host/, which detects the processor, without any set.
 ISAS := base $(if $(filter x86_64 amd64,$(MACHINE)),avx2 $(if $(filter 1,$(HAVE_AVX512)),avx512)) $(if $(filter 1,$(HAVE_TILES)),avx512_bf16)
@@ -87,7 +93,7 @@ ISA_avx2 := -mavx2 -mfma -mf16c
 HOST := $(wildcard lib/tensor/cpu/host/*.c)
 TILED := $(wildcard lib/tensor/cpu/tile/*.c)
 KERNELS := $(wildcard lib/tensor/cpu/simd/*.c)
-SOURCES := $(wildcard lib/*/*.c lib/model/gguf/*.c lib/model/quantized/*.c lib/tensor/ref/*.c lib/tensor/quant/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
+SOURCES := $(wildcard lib/*/*.c lib/model/*/*.c lib/tensor/ref/*.c lib/tensor/quant/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(filter-out cmd/bench/%,$(wildcard cmd/*/*.c)))
 BENCHES := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/bench/*.c))
@@ -96,7 +102,7 @@ TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*/test_*.c tests/*/*/test_*.
 CASES := $(wildcard tests/cli/*.case)
 # Cases that run tune-bench, which is built only for them.
 MEASURES := $(shell grep -l 'TUNE-bench' $(CASES))
-SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh
+SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh tests/cli/serve_clients.sh tests/cli/serve_load.sh tests/cli/ranks.sh tests/mpi/two_hosts.sh
 named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)) $(filter tests/$(1).sh,$(SCRIPTS))),$(error no test is called $(1): they are test_NAME, fuzz_NAME and cli/NAME))
 # The tests that each flavour runs in CI (its duty); `make test-all` runs all tests in all flavours.
 # - san: all test programs, and the cases that neither train nor measure: the programs cover training, and measuring peak speeds takes minutes.
@@ -104,7 +110,7 @@ named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)
 # - clang without oneDNN: compiles everything; runs the tests of products, kernels, ops and log-probabilities.
 TRAINS := $(shell awk -f tests/cli/trains.awk $(wildcard tests/cli/*.case))
 ALL := $(TESTS) $(CASES) $(SCRIPTS)
-THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_generator test_data test_store test_filter test_reward_http test_reward_command test_env_command test_synth test_file test_system
+THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_generator test_data test_store test_filter test_reward_http test_serve test_reward_command test_env_command test_synth test_file test_system test_comm
 PORTABLE := test_matmul test_kernels test_ops test_logprobs_kernel test_generate cli/doctor
 DUTY_OF := $(if $(filter san,$(FLAVOUR)),san,$(if $(filter tsan,$(FLAVOUR)),tsan,$(if $(filter 0,$(ONEDNN)),portable)))
 DUTY_san = $(TESTS) $(filter-out $(TRAINS) $(MEASURES),$(CASES)) tests/cli/self_test.sh
@@ -113,12 +119,13 @@ DUTY_portable = $(foreach name,$(PORTABLE),$(call named,$(name)))
 CHOSEN = $(if $(T),$(foreach name,$(T),$(call named,$(name))),$(if $(and $(DUTY),$(DUTY_OF)),$(DUTY_$(DUTY_OF)),$(ALL)))
 COMPILE_ALL = $(and $(DUTY),$(filter portable,$(DUTY_OF)))
 PROGRAM := $(if $(wildcard cmd/app/main.c),$(BUILD)/tune)
+PLUGINS := $(foreach library,$(MPI_KNOWN),$(BUILD)/comm_$(firstword $(subst :, ,$(library))).so)
 
 .PHONY: all always check format format-check deps test build test-built test-long test-all faults fuzz tune-bench bench bench-peers demo install uninstall layers headers quiet golden-update clean help
 # Objects of tests are made on the way to their programs. Without this line they would be deleted again.
 .PRECIOUS: $(BUILD)/%.o
-all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
-	@$(if $(PROGRAM),cmp -s $(PROGRAM) tune || cp $(PROGRAM) tune)
+all: $(BUILD)/libtune.a $(PROGRAM) $(PLUGINS) ## build ./tune (what plain `make` does)
+	@$(foreach file,$(PROGRAM) $(PLUGINS),cmp -s $(file) $(notdir $(file)) || cp $(file) $(notdir $(file));)
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -130,14 +137,23 @@ $(BUILD)/version: always
 $(BUILD)/cmd/app/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
 $(BUILD)/cmd/app/version.o: $(BUILD)/version
 $(BUILD)/lib/tensor/cpu/host/%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512)
-# A fused multiply-add gives other codes than the programs that define the formats.
+# A fused multiply-add gives other codes and values than the programs that define the formats.
 $(BUILD)/lib/tensor/quant/%.o: TUNE_CPPFLAGS += -ffp-contract=off
+SERVE_FLAGS := $(shell pkg-config --cflags $(SERVE_PKG) 2>/dev/null)
+$(BUILD)/lib/serve/%.o: TUNE_CPPFLAGS += $(SERVE_FLAGS)
+$(foreach isa,$(ISAS),$(BUILD)/lib/tensor/cpu/simd/codes.$(isa).o): TUNE_CPPFLAGS += -ffp-contract=off
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)
 	$$(COMPILE) $$(KERNEL_$$(FLAVOUR)) -ffp-contract=fast -fno-trapping-math -fno-math-errno $$(ISA_$(1)) -DISA=$(1) $$(TUNE_CPPFLAGS) -MMD -MP -c $$< -o $$@
 endef
 $(foreach isa,$(ISAS) amx,$(eval $(call isa_rule,$(isa))))
+define plugin_rule
+$(BUILD)/comm_$(1).so: lib/comm/mpi/comm_mpi.c lib/comm/comm.h lib/comm/comm_plugin.h
+	@mkdir -p $$(@D)
+	@echo link $$@ && $(CC) $$(BASE_CFLAGS) $$(TUNE_CPPFLAGS) -shared $$(HARDENED) $$(LDFLAGS) $$< $$(shell pkg-config --cflags --libs $(2)) -o $$@
+endef
+$(foreach library,$(MPI_KNOWN),$(eval $(call plugin_rule,$(firstword $(subst :, ,$(library))),$(lastword $(subst :, ,$(library))))))
 $(BUILD)/libtune.a: $(OBJECTS)
 	@rm -f $@
 	@ar rcs $@ $^
@@ -174,7 +190,7 @@ $(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/support.a $(BUILD
 
 # OpenBLAS is loaded by the program (lib/tensor/openblas.h): the library is needed, its headers are not.
 OPENBLAS_PRESENT = $(if $(filter Darwin,$(SYSTEM)),test -e $(BREWED)/opt/openblas,PATH="$$PATH:/sbin:/usr/sbin" ldconfig -p | grep -q 'libopenblaso*\.so\.0')
-DEPS_PRESENT = pkg-config --exists $(PKGS) cmocka 2>/dev/null && $(OPENBLAS_PRESENT) && printf '\043include <snappy-c.h>\n' | $(CC) $(TUNE_CPPFLAGS) -x c -fsyntax-only - 2>/dev/null
+DEPS_PRESENT = pkg-config --exists $(PKGS) $(SERVE_PKG) cmocka 2>/dev/null && $(OPENBLAS_PRESENT) && printf '\043include <snappy-c.h>\n' | $(CC) $(TUNE_CPPFLAGS) -x c -fsyntax-only - 2>/dev/null
 deps: ## install the system packages (apt, dnf or brew)
 	@sudo=; [ "$$(id -u)" = 0 ] || ! command -v sudo >/dev/null || sudo=sudo; \
 	if command -v apt-get >/dev/null; then export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -q; \
@@ -187,7 +203,7 @@ test: ## build and run all tests, or T="test_mdp cli/mdp"; FLAVOUR=san|tsan|debu
 	@$(MAKE) --no-print-directory $(PARALLEL) test-built
 test-built: build
 	@sh tests/run.sh $(BUILD) $(CHOSEN)
-build: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) $(if $(COMPILE_ALL)$(filter $(MEASURES),$(CHOSEN)),$(BUILD)/tune-bench) $(if $(filter Linux,$(SYSTEM)),$(if $(filter release debug,$(FLAVOUR)),$(if $(filter tests/cli/faults.sh,$(CHOSEN)),$(FAULTS)))) # what the chosen tests need
+build: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) $(PLUGINS) $(if $(COMPILE_ALL)$(filter $(MEASURES),$(CHOSEN)),$(BUILD)/tune-bench) $(if $(filter Linux,$(SYSTEM)),$(if $(filter release debug,$(FLAVOUR)),$(if $(filter tests/cli/faults.sh,$(CHOSEN)),$(FAULTS)))) # what the chosen tests need
 test-long: ## all tests, with the long tests of learning and all their seeds (minutes more)
 	@TEST_LONG=1 TEST_SECONDS=$${TEST_SECONDS:-3600} $(MAKE) --no-print-directory test
 # The thread sanitizer does not know gcc's OpenMP runtime and reports races in every loop. clang's libomp supports it through the tool "archer",
@@ -227,9 +243,10 @@ ROOT = '$(subst ','\'',$(DESTDIR)$(PREFIX))'
 MANUAL = share/man/man1/tune.1
 COMPLETIONS = share/bash-completion/completions/tune share/zsh/site-functions/_tune share/fish/vendor_completions.d/tune.fish
 below_root = $(addprefix $(ROOT)/,$(1))
-install: all ## install below PREFIX (/usr/local): program, recipes, manual page, completions of shells
+install: all ## install below PREFIX (/usr/local): program, plug-ins for MPI, recipes, manual page, completions of shells
 	install -d $(call below_root,bin share/tune $(dir $(MANUAL) $(COMPLETIONS)))
 	install -m 755 $(PROGRAM) $(ROOT)/bin/tune
+	$(if $(PLUGINS),install -d $(ROOT)/libexec/tune && install -m 755 $(PLUGINS) $(ROOT)/libexec/tune)
 	cp -R recipes $(ROOT)/share/tune/
 	$(PROGRAM) help --man > $(ROOT)/$(MANUAL)
 	$(PROGRAM) completion bash > $(ROOT)/$(word 1,$(COMPLETIONS))
@@ -238,7 +255,7 @@ install: all ## install below PREFIX (/usr/local): program, recipes, manual page
 	chmod -R u=rwX,go=rX $(ROOT)/share/tune && chmod 644 $(call below_root,$(MANUAL) $(COMPLETIONS))
 uninstall: ## remove the files that install has installed
 	rm -f $(call below_root,bin/tune $(MANUAL) $(COMPLETIONS))
-	rm -rf $(ROOT)/share/tune
+	rm -rf $(ROOT)/share/tune $(ROOT)/libexec/tune
 check: all ## check the rules (layers, headers, quiet, format) and run the tests of files changed since the last commit, within 60 seconds; lists the tests it left out
 	@MAKE="$(MAKE)" sh tests/check.sh $(BUILD) $(TESTS) $(CASES)
 C_FILES = $(shell git ls-files -co --exclude-standard '*.c' '*.h')
@@ -257,6 +274,6 @@ quiet: $(BUILD)/libtune.a ## check that the library never prints, exits or reads
 golden-update: tune-bench ## rewrite the expected output of tests/cli and show the difference
 	@sh tests/cli/run.sh --update ./tune tests/cli/*.case; git --no-pager diff --stat -p -- tests/cli
 clean: ## remove all build outputs
-	rm -rf build tune tune-bench
+	rm -rf build tune tune-bench comm_openmpi.so comm_mpich.so
 help: ## this list
 	@awk -F': .*## |:## ' '/^[a-z_.-]+:.*## /{printf "make %-22s %s\n", $$1, $$2}' Makefile

@@ -19,9 +19,19 @@ Tensor *module_tensor(const Model *model, size_t module, bool bias) { return bia
 
 /* ---- tensors that an adapter changes ---- */
 
-const LoraBranch *module_lora(const Model *model, size_t module) {
+bool module_change(const Model *model, size_t module, int64_t expert, LoraBranch *branch, Tensor parts[2]) {
     const Linear *linear = model->modules[module].linear;
-    return linear ? linear->lora : NULL;
+    return linear && linear_change(linear, expert, branch, parts);
+}
+
+Tensor *module_magnitude(const Model *model, size_t module) {
+    const Linear *linear = model->modules[module].linear;
+    return linear && linear->lora ? linear->lora->magnitude : NULL;
+}
+
+int64_t module_experts(const Model *model, size_t module) {
+    const Linear *linear = model->modules[module].linear;
+    return linear && linear->copies ? linear->copies : 1;
 }
 
 const Tensor *module_saved(const Model *model, size_t module, bool bias) {
@@ -32,8 +42,10 @@ const Tensor *module_saved(const Model *model, size_t module, bool bias) {
 }
 
 static bool is_changed(const Merge *merge, size_t module, bool bias) {
+    LoraBranch branch;
+    Tensor parts[2];
     for (size_t i = 0; i < merge->config->n_adapters; i++)
-        if ((!bias && module_lora(merge->adapted[i], module)) || module_saved(merge->adapted[i], module, bias)) return true;
+        if ((!bias && module_change(merge->adapted[i], module, 0, &branch, parts)) || module_saved(merge->adapted[i], module, bias)) return true;
     return false;
 }
 
@@ -135,23 +147,39 @@ static Status list_jobs(Merge *merge) {
 
 /* ---- the sum ---- */
 
-/* Adds the block's rows of `scale` B A (of its transpose for weights that are stored (in, out)) to its change. */
-static Status add_lora(const LoraBranch *lora, bool in_out, double scale, Block *block) {
-    int64_t rank = lora->a->shape[0], in = lora->a->shape[1], n = block->n;
+/* Adds rows first .. first + n - 1 of `scale` B A (of its transpose for weights that are stored (in, out)) to the block's change, from row `at` of the
+ * block on. */
+static Status add_lora(const LoraBranch *lora, bool in_out, double scale, int64_t first, int64_t n, int64_t at, Block *block) {
+    int64_t rank = lora->a->shape[0], in = lora->a->shape[1];
+    float *change = block->change + at * block->cols;
     if (in_out) {
         for (int64_t i = 0; i < n; i++)
-            for (int64_t r = 0; r < rank; r++) block->left[i * rank + r] = (float)tensor_get(lora->a, r * in + block->first + i);
+            for (int64_t r = 0; r < rank; r++) block->left[i * rank + r] = (float)tensor_get(lora->a, r * in + first + i);
     } else {
-        TRY(tensor_download(lora->b, block->first * rank, n * rank, block->left));
+        TRY(tensor_download(lora->b, first * rank, n * rank, block->left));
     }
     block->factors->shape[0] = n;
     block->factors->shape[1] = rank;
+    Tensor delta = matrix_rows(block->delta, at, at + n);
     TRY(tensor_upload(block->factors, 0, n * rank, block->left));
-    TRY(tensor_upload(block->delta, 0, n * block->cols, block->change));
+    TRY(tensor_upload(&delta, 0, n * block->cols, change));
     tensor_device(block->delta)
         ->matmul(&(Matmul){
-            .a = block->factors, .b = in_out ? lora->b : lora->a, .c = block->delta, .transpose_b = in_out, .alpha = scale * lora->scale, .beta = 1});
-    return tensor_download(block->delta, 0, n * block->cols, block->change);
+            .a = block->factors, .b = in_out ? lora->b : lora->a, .c = &delta, .transpose_b = in_out, .alpha = scale * lora->scale, .beta = 1});
+    return tensor_download(&delta, 0, n * block->cols, change);
+}
+
+/* The same for all rows of the block, which may be of several experts. */
+static Status add_changes(const Model *adapted, size_t module, bool in_out, double scale, Block *block) {
+    LoraBranch lora;
+    Tensor parts[2];
+    int64_t n_experts = module_experts(adapted, module), each = tensor_rows(module_tensor(adapted, module, false)) / n_experts,
+            end = block->first + block->n;
+    for (int64_t row = block->first, n; row < end; row += n) {
+        n = MIN(end, (row / each + 1) * each) - row;
+        if (module_change(adapted, module, row / each, &lora, parts)) TRY(add_lora(&lora, in_out, scale, row % each, n, row - block->first, block));
+    }
+    return ST_OK;
 }
 
 static Status add_saved(const Tensor *saved, double weight, int64_t first, Block *block) {
@@ -170,8 +198,9 @@ static Status add_saved(const Tensor *saved, double weight, int64_t first, Block
 Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, int64_t cols, Block *block) {
     int64_t n = MAX(1, MIN(rows, BLOCK_ELEMENTS / MAX(cols, 1))), rank = 1;
     for (size_t i = 0; i < merge->config->n_adapters; i++) {
-        const LoraBranch *lora = module_lora(merge->adapted[i], module);
-        if (lora) rank = MAX(rank, lora->a->shape[0]);
+        LoraBranch lora;
+        Tensor parts[2];
+        if (module_change(merge->adapted[i], module, 0, &lora, parts)) rank = MAX(rank, lora.a->shape[0]);
     }
     *block = (Block){.cols = cols, .n = n};
     block->base = arena_alloc(arena, (size_t)(n * cols) * sizeof(float));
@@ -185,23 +214,23 @@ Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, 
 }
 
 /* The change from W to magnitude / norm * (W + scale B A), whose scale B A is in block->change. */
-static void scale_by_magnitude(const LoraBranch *lora, bool in_out, Block *block) {
+static void scale_by_magnitude(const Tensor *magnitude, bool in_out, Block *block) {
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < block->n; r++)
         for (int64_t c = 0; c < block->cols; c++) {
             const int64_t o = in_out ? c : block->first + r, i = r * block->cols + c;
-            const double factor = block->norms[o] == 0 ? 0 : tensor_get(lora->magnitude, o) / block->norms[o];
+            const double factor = block->norms[o] == 0 ? 0 : tensor_get(magnitude, o) / block->norms[o];
             block->change[i] = (float)((factor - 1) * (double)block->base[i] + factor * (double)block->change[i]);
         }
 }
 
 /* Fills block->norms if the module has a DoRA branch, which needs all rows of the weight. */
 static Status find_norms(const Merge *merge, size_t module, Arena *arena, Block *block) {
-    const LoraBranch *lora = module_lora(merge->adapted[0], module);
-    if (!lora || !lora->magnitude) return ST_OK;
+    const Tensor *magnitude = module_magnitude(merge->adapted[0], module);
+    if (!magnitude) return ST_OK;
     const Tensor *weight = module_tensor(merge->base, module, false);
     const int64_t rows = tensor_rows(weight), step = block->n;
-    double *squares = arena_zero(arena, (size_t)tensor_count(lora->magnitude) * sizeof *squares);
+    double *squares = arena_zero(arena, (size_t)tensor_count(magnitude) * sizeof *squares);
     if (!squares) return ST_RESOURCE;
     for (int64_t first = 0; first < rows; first += step) {
         TRY(block_fill(merge, module, false, first, MIN(step, rows - first), block));
@@ -210,7 +239,7 @@ static Status find_norms(const Merge *merge, size_t module, Arena *arena, Block 
             squares[weight->in_out ? i % block->cols : first + i / block->cols] += sum * sum;
         }
     }
-    for (int64_t o = 0; o < tensor_count(lora->magnitude); o++) squares[o] = sqrt(squares[o]);
+    for (int64_t o = 0; o < tensor_count(magnitude); o++) squares[o] = sqrt(squares[o]);
     block->norms = squares;
     block->n = step;
     return ST_OK;
@@ -232,11 +261,10 @@ Status block_fill(const Merge *merge, size_t module, bool bias, int64_t first, i
     Status status = (Status)worst;
     for (size_t k = 0; k < merge->config->n_adapters && status == ST_OK; k++) {
         double weight = merge->config->adapters[k].weight;
-        const LoraBranch *lora = bias ? NULL : module_lora(merge->adapted[k], module);
         const Tensor *saved = module_saved(merge->adapted[k], module, bias);
         if (saved) status = add_saved(saved, weight, at, block);
-        if (lora && status == ST_OK) status = add_lora(lora, tensor->in_out, weight, block);
-        if (lora && status == ST_OK && block->norms) scale_by_magnitude(lora, tensor->in_out, block);
+        if (!bias && status == ST_OK) status = add_changes(merge->adapted[k], module, tensor->in_out, weight, block);
+        if (!bias && status == ST_OK && block->norms) scale_by_magnitude(module_magnitude(merge->adapted[k], module), tensor->in_out, block);
     }
     return status;
 }

@@ -31,8 +31,11 @@ typedef struct Merge {
 
 /* A module's weight or bias. */
 Tensor *module_tensor(const Model *model, size_t module, bool bias);
-/* The module's LoRA branch, or NULL. */
-const LoraBranch *module_lora(const Model *model, size_t module);
+/* The change of a module's weight by LoRA (linear_change). expert: of a weight of all experts together, which of them; else 0. */
+bool module_change(const Model *model, size_t module, int64_t expert, LoraBranch *branch, Tensor parts[2]);
+int64_t module_experts(const Model *model, size_t module); /* that its weight is of; 1 for weights of one layer */
+/* The magnitude of the module's DoRA branch, or NULL. */
+Tensor *module_magnitude(const Model *model, size_t module);
 /* The fully trained tensor, or NULL. */
 const Tensor *module_saved(const Model *model, size_t module, bool bias);
 

@@ -9,33 +9,50 @@
 /* The probe: a few sequences of tokens drawn evenly from the vocabulary, the same ones each time. */
 enum { PROBE_ROWS = 4, PROBE_TOKENS = 16, PROBE_SIZE = PROBE_ROWS * PROBE_TOKENS };
 
+/* The sum of the adapters' ranks. */
+static int64_t joint_rank(const Merge *merge, size_t module) {
+    LoraBranch lora;
+    Tensor parts[2];
+    int64_t rank = 0;
+    for (size_t k = 0; k < merge->config->n_adapters; k++)
+        if (module_change(merge->adapted[k], module, 0, &lora, parts)) rank += lora.a->shape[0];
+    return rank;
+}
+
+/* Puts the branches of all adapters, of one expert's rows, side by side into the factors `a` and `b`. */
+static void join_branches(const Merge *merge, size_t module, int64_t expert, int64_t rank, const LoraBranch *all) {
+    const Linear *linear = merge->base->modules[module].linear;
+    for (size_t k = 0, at = 0; k < merge->config->n_adapters; k++) {
+        LoraBranch lora;
+        Tensor parts[2];
+        if (!module_change(merge->adapted[k], module, expert, &lora, parts)) continue;
+        int64_t own = lora.a->shape[0], first = expert * rank + (int64_t)at;
+        double scale = lora.scale * merge->config->adapters[k].weight;
+        Tensor part = tensor_part(all->a, first * linear->in, tensor_count(lora.a));
+        merge->base->device->copy(lora.a, &part);
+        for (int64_t o = 0; o < linear->out; o++)
+            for (int64_t r = 0; r < own; r++)
+                tensor_set(all->b, (expert * linear->out + o) * rank + (int64_t)at + r, scale * tensor_get(lora.b, o * own + r));
+        at += (size_t)own;
+    }
+}
+
 /* Attaches all adapters to the base, unmerged: as one branch with the sum of their ranks. */
 static Status attach_branches(const Merge *merge, size_t module) {
     const Model *base = merge->base;
     Linear *linear = base->modules[module].linear;
-    int64_t rank = 0, at = 0;
-    if (!linear) return ST_OK;
-    for (size_t k = 0; k < merge->config->n_adapters; k++) {
-        const LoraBranch *lora = module_lora(merge->adapted[k], module);
-        rank += lora ? lora->a->shape[0] : 0;
-    }
+    int64_t rank = joint_rank(merge, module), n = module_experts(base, module);
     if (rank == 0) return ST_OK;
     LoraBranch *all = arena_zero(merge->arena, sizeof *all);
-    if (!all || !(all->a = tensor_new(merge->arena, base->device, DT_F32, 2, (int64_t[]){rank, linear->in})) ||
-        !(all->b = tensor_new(merge->arena, base->device, DT_F32, 2, (int64_t[]){linear->out, rank})))
+    if (!all || !(all->a = tensor_new(merge->arena, base->device, DT_F32, 2, (int64_t[]){n * rank, linear->in})) ||
+        !(all->b = tensor_new(merge->arena, base->device, DT_F32, 2, (int64_t[]){n * linear->out, rank})))
         return ST_RESOURCE;
-    for (size_t k = 0; k < merge->config->n_adapters; k++) {
-        const LoraBranch *lora = module_lora(merge->adapted[k], module);
-        if (!lora) continue;
-        int64_t own = lora->a->shape[0];
-        double scale = lora->scale * merge->config->adapters[k].weight;
-        Tensor part = tensor_part(all->a, at * linear->in, tensor_count(lora->a));
-        base->device->copy(lora->a, &part);
-        for (int64_t o = 0; o < linear->out; o++)
-            for (int64_t r = 0; r < own; r++) tensor_set(all->b, o * rank + at + r, scale * tensor_get(lora->b, o * own + r));
-        at += own;
-        all->magnitude = lora->magnitude; /* of the only adapter */
-        all->squares = lora->squares;
+    for (int64_t e = 0; e < n; e++) join_branches(merge, module, e, rank, all);
+    all->magnitude = module_magnitude(merge->adapted[0], module); /* of the only adapter */
+    if (all->magnitude) {
+        all->squares = tensor_new(merge->arena, base->device, DT_F32, 1, &linear->out);
+        if (!all->squares) return ST_RESOURCE;
+        base->device->dora_squares(linear->weight, all->squares);
     }
     all->scale = 1;
     linear->lora = all;

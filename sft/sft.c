@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "lib/train/trainer.h"
+#include "sft/distil.h"
 #include "sft/started.h"
 
 typedef struct Sft {
@@ -14,6 +15,7 @@ typedef struct Sft {
     RecipeRows rows;
     DataCheck check;
     SftLoss loss;
+    Distil *distil; /* NULL: there is no teacher */
     /* of one batch */
     Batch batch;
     RngKey *noise_keys;     /* one for each segment */
@@ -113,6 +115,18 @@ static Status train_batch(Sft *sft, const Model *model, Tape *tape, double divis
     return tape_backward(tape);
 }
 
+/* As train_batch, with the losses of a student. */
+static Status teach_batch(Sft *sft, const Model *model, Tape *tape, double divisor, LossSums *sums) {
+    Divergences d;
+    int64_t n = sft->batch.n_targets;
+    TRY(distil_forward(sft->distil, model, tape, &sft->batch, &d));
+    TRY(reserve_values(sft, n));
+    if (device_computes(tape_device(tape))) TRY(distil_count(sft->distil, &d, &sft->batch, sums));
+    for (int64_t i = 0; i < n; i++) sft->values[i] = sft->batch.weights[i] / divisor;
+    tensor_seed_grad(tape, d.loss, sft->values);
+    return tape_backward(tape);
+}
+
 static Status sft_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
     Sft *sft = trainer->context;
     TRY(batch_build(pass->held_out ? sft->rows.eval : sft->rows.train, pass->rows, pass->n, &sft->batch));
@@ -121,6 +135,7 @@ static Status sft_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
     sums->tokens += sft->batch.model.layout.n_tokens;
     sums->loss_tokens += sft->batch.n_targets;
     if (sft->batch.n_targets == 0) return ST_OK; /* no token of these rows is trained; other batches of the step have some */
+    if (pass->training && sft->distil) return teach_batch(sft, trainer->model, pass->tape, pass->divisor, sums);
     return pass->training ? train_batch(sft, trainer->model, pass->tape, pass->divisor, sums) : evaluate_batch(sft, trainer->model, pass->tape, sums);
 }
 
@@ -128,6 +143,7 @@ static Status sft_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
 static Status sft_begin(Trainer *trainer, const Pass *all, double *divisor) {
     const Sft *sft = trainer->context;
     double weights = 0;
+    if (sft->distil) distil_begin(sft->distil);
     if (all->held_out) return ST_OK;
     for (size_t i = 0; i < all->n; i++) {
         Example example = dataset_example(sft->rows.train, all->rows[i]);
@@ -157,6 +173,7 @@ static Status sft_open(Trainer *trainer, RunPlan *plan) {
     }
     TRY(data_check(rows, &trainer->model->config, &sft->check));
     TRY(started_sample(rows->train, rows->tokenizer, plan));
+    TRY(distil_open(trainer, rows, plan, &sft->distil));
     recipe_rows_are_read(rows);
     trainer->train = rows->train;
     trainer->eval = rows->eval;
@@ -180,6 +197,7 @@ static Status sft_check(Trainer *trainer) {
 static void sft_release(Trainer *trainer) {
     Sft *sft = trainer->context;
     data_check_release(&sft->check);
+    distil_close(sft->distil);
     batch_release(&sft->batch);
     free(sft->noise_keys);
     free(sft->values);
@@ -187,10 +205,21 @@ static void sft_release(Trainer *trainer) {
     recipe_rows_close(&sft->rows);
 }
 
-static const Objective objective = {.open = sft_open, .check = sft_check, .begin = sft_begin, .batch = sft_batch, .release = sft_release};
+static void sft_metrics(const Trainer *trainer, Metrics *metrics) {
+    const Sft *sft = trainer->context;
+    distil_metrics(sft->distil, metrics);
+}
+
+static const Objective objective = {.open = sft_open, .check = sft_check, .begin = sft_begin, .batch = sft_batch, .release = sft_release},
+                       teaching = {.open = sft_open,
+                                   .check = sft_check,
+                                   .begin = sft_begin,
+                                   .batch = sft_batch,
+                                   .metrics = sft_metrics,
+                                   .release = sft_release};
 
 Status sft_run(const TrainingConfig *config, TrainResult *result) {
     const Recipe *recipe = config->recipe;
     Sft sft = {.loss = {.dft = recipe->train_loss == TRAIN_LOSS_DFT, .label_smoothing = recipe->train_label_smoothing}};
-    return trainer_run(&objective, &sft, config, result);
+    return trainer_run(recipe->distil_teacher ? &teaching : &objective, &sft, config, result);
 }

@@ -17,6 +17,7 @@
 #include "cmd/about/doctor_parts.h"
 #include "cmd/app/commands.h"
 #include "cmd/app/app.h"
+#include "cmd/app/ranks.h"
 #include "cmd/app/options.h"
 #include "cmd/app/terminal.h"
 #include "lib/tensor/tensor.h"
@@ -34,7 +35,7 @@ typedef struct Doctor {
     int n_checks;
     GradCheck checks[MOST_CHECKS];
     Library libraries[6];
-    char pcre2[64];
+    char pcre2[64], mpi[64]; /* mpi: the libraries for which there is a plug-in */
     char threads[64], why[96];
     size_t n_advice;
     char advice[MOST_ADVICE][200];
@@ -72,6 +73,9 @@ static void find_versions(Doctor *doctor) {
         {"yaml", yaml_get_version_string()}, {"jansson", JANSSON_VERSION}, {"pcre2", doctor->pcre2},
         {"utf8proc", utf8proc_version()},    {"zlib", zlibVersion()},      {"zstd", ZSTD_versionString()}};
     memcpy(doctor->libraries, libraries, sizeof libraries);
+    Str mpi = {0};
+    if (ranks_libraries(&mpi) == ST_OK) snprintf(doctor->mpi, sizeof doctor->mpi, "%s", str_text(&mpi));
+    str_release(&mpi);
 }
 
 /* ---- the machine's settings ---- */
@@ -255,6 +259,7 @@ static void print_json(const Doctor *doctor) {
     jw_string(&w, "compiler", compiler());
     jw_bool(&w, "onednn", cpu->has_onednn);
     jw_bool(&w, "glpk", HAVE_GLPK);
+    jw_string(&w, "mpi", doctor->mpi);
     for (size_t i = 0; i < COUNT_OF(doctor->libraries); i++) jw_string(&w, doctor->libraries[i].name, doctor->libraries[i].version);
     jw_end_object(&w);
     jw_object(&w, "cpu");
@@ -293,6 +298,7 @@ static void print_plain(const Doctor *doctor) {
                  HAVE_GLPK ? "with" : "without");
     for (size_t i = 0; i < COUNT_OF(doctor->libraries); i++)
         print_result(" %s %s%s", doctor->libraries[i].name, doctor->libraries[i].version, i + 1 < COUNT_OF(doctor->libraries) ? "," : "\n");
+    print_result("ranks      plug-ins for %s\n", *doctor->mpi ? doctor->mpi : "no MPI library: a run is one process");
     print_result("processor  %s (%s), kernels for %s\n", cpu->name, cpu->features, cpu->isa);
     print_machine(doctor);
     print_result("threads    %s%s%s\n", doctor->threads, doctor->why[0] ? ": " : "", doctor->why);

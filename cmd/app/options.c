@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/app/ranks.h"
 #include "cmd/app/terminal.h"
 #include "cmd/app/profile.h"
 #include "cmd/app/hub.h"
@@ -152,7 +153,8 @@ static void to_stderr(void *context, LogLevel level, const char *text) {
 static int64_t threads_by_default(void) {
     const char *tasks = getenv("SLURM_CPUS_PER_TASK");
     int64_t n = cores_physical(NULL), granted = tasks ? strtoll(tasks, NULL, 10) : 0;
-    return granted > 0 ? MIN(n, granted) : n;
+    if (granted > 0) n = MIN(n, granted);
+    return MAX(n / ranks_sharing(), 1);
 }
 
 void use_threads(int64_t n) {
@@ -210,7 +212,7 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
         return status_fail(ST_USAGE, "--threads must be from 0 to 1024, not %lld", (long long)command->threads);
     if (command->log < 0) return status_fail(ST_USAGE, "--log must be 0 or more, not %lld", (long long)command->log);
     use_threads(command->threads);
-    work_set_sink(show_work, NULL);
+    work_set_sink(ranks_work, NULL);
     log_set_sink(to_stderr, NULL, command->log ? LOG_INFO : LOG_WARNING);
     set_quiet(command->quiet);
     if (command->profile) profile_ask(command->json);

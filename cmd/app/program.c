@@ -12,6 +12,7 @@
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "cmd/app/app.h"
+#include "cmd/app/ranks.h"
 #include "cmd/app/terminal.h"
 #include "cmd/app/profile.h"
 
@@ -84,14 +85,17 @@ static void keep_standard_streams(void) {
 int program_run(int argc, char **argv, CommandMain *run) {
     keep_standard_streams();
     catch_signals();
+    ranks_begin();
     Status status = run(argc, argv);
     if (status == ST_OK) status = file_check_truncation();
     status = memory_check(status);
     end_live_line();
     profile_end();
-    status = end_result(status);
-    if (status == ST_OK) return 0;
-    show_message("%s: error: %s", program_name, *status_text() ? status_text() : status_meaning(status));
-    if (*status_hint_text()) show_message("hint: %s", status_hint_text());
+    status = ranks_end(end_result(status));
+    if (status != ST_OK && ranks_print()) {
+        show_message("%s: error: %s", program_name, *status_text() ? status_text() : status_meaning(status));
+        if (*status_hint_text()) show_message("hint: %s", status_hint_text());
+    }
+    ranks_close(status);
     return status_exit_code(status);
 }

@@ -22,7 +22,7 @@
 enum { CURVE_ROWS = 6, MAX_LINE = 512 };
 
 /* The live block at the bottom of the terminal: `rows_drawn` lines of a table and a curve, then the progress line, which has the cursor. */
-static bool quiet, live, shown;
+static bool quiet, muted, live, shown;
 static char progress[MAX_LINE], working[MAX_LINE];             /* `working` is shown instead of `progress` unless it is empty */
 static ProgressTimer step_pace = {.at_once = true}, work_pace; /* of the live line on a terminal */
 static ProgressTimer line_pace = {.at_once = true};            /* of whole lines on a pipe */
@@ -31,6 +31,7 @@ static Str table;
 static int rows_drawn, columns_drawn;
 
 void set_quiet(bool on) { quiet = on; }
+void set_silent(bool on) { muted = on; }
 
 /* ---- echo of typed text ---- */
 
@@ -109,7 +110,7 @@ static bool texts_complete(void) {
 
 /* Appends to the buffer; on a terminal every complete line is shown at once. */
 void print_raw(const char *text, size_t len) {
-    if (!texts_complete() || output_error) return;
+    if (muted || !texts_complete() || output_error) return;
     if (len > sizeof held - n_held) show_result();
     if (len > sizeof held) {
         write_out(text, len);
@@ -282,19 +283,19 @@ void end_live_line(void) {
 }
 
 void show_table(const char *text) {
-    if (quiet || !moves_cursor(STDERR_FILENO)) return;
+    if (quiet || muted || !moves_cursor(STDERR_FILENO)) return;
     str_clear(&table);
     visible_text(&table, text);
 }
 
 void show_curve(double value) {
-    if (quiet || !moves_cursor(STDERR_FILENO)) return;
+    if (quiet || muted || !moves_cursor(STDERR_FILENO)) return;
     if (!curve) curve = calloc(1, sizeof *curve);
     if (curve) curve_add(curve, value);
 }
 
 void show_progress(const char *format, ...) {
-    if (quiet) return;
+    if (quiet || muted) return;
     bool terminal = moves_cursor(STDERR_FILENO);
     double now = clock_seconds();
     va_list arguments;
@@ -337,7 +338,7 @@ void show_work(void *context, const Work *work) {
     static const char *what;
     static double began;
     (void)context;
-    if (quiet) return;
+    if (quiet || muted) return;
     if (!work->what) {
         end_work();
         what = NULL;
@@ -361,6 +362,7 @@ void show_work(void *context, const Work *work) {
 /* ---- whole lines, above the live block ---- */
 
 static void print_line(const char *format, va_list arguments) {
+    if (muted) return;
     bool again = live && (curve || table.len || *working);
     erase_block();
     va_list counted;

@@ -37,6 +37,7 @@ void show_table(const char *text);
 void end_live_line(void);    /* leaves the live block as it is; the next output begins below it */
 bool terminal_is_utf8(void); /* by the locale; true if none is set */
 void set_quiet(bool on);
+void set_silent(bool on); /* prints nothing at all, neither results nor messages: for a process next to one that prints */
 
 void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t n); /* writes an array */
 

@@ -102,6 +102,7 @@ Status bench_filter(const Command *command);
 Status bench_synth(const Command *command);
 /* Growth of time and memory with the length of a row, the number of rows and the number of steps. */
 Status bench_growth(const Command *command);
+Status bench_comm(const Command *command); /* messages between ranks */
 /* Sweeps over and solutions of an MDP. It parses its own options. */
 Status bench_mdp(int argc, char **argv);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cmd/app/app.h"
+#include "cmd/app/ranks.h"
 #include "cmd/app/terminal.h"
 #include "cmd/bench/bench.h"
 
@@ -15,7 +16,8 @@ static const struct {
     size_t most;
     Status (*run)(const Command *command);
 } words[] = {
-    {"mlp", 1, bench_mlp}, {"ppo", 1, bench_ppo}, {"filter", 1, bench_filter}, {"synth", 2, bench_synth}, {"growth", 1, bench_growth},
+    {"mlp", 1, bench_mlp},     {"ppo", 1, bench_ppo},       {"filter", 1, bench_filter},
+    {"synth", 2, bench_synth}, {"growth", 1, bench_growth}, {"comm", 1, bench_comm},
 };
 
 static Status measure(const Command *command, void *context) {
@@ -36,7 +38,7 @@ static Status measure(const Command *command, void *context) {
 static Status bench(int argc, char **argv) {
     BenchJob job = {.list = "sft,prefill,decode,load", .compute = "auto", .checkpointing = "none", .steps = 2};
     Command command = {
-        .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter | synth [MODEL] | growth | mdp [FILE|ENV]",
+        .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter | synth [MODEL] | growth | comm | mdp [FILE|ENV]",
         .help =
             "Measures training and use of a model, or of random weights in the shape of SmolLM2-135M (S), Qwen2.5-0.5B (Q) or Llama-3.2-1B (L);\n"
             "growth: growth of time and memory with the length of a row, the number of rows and the number of steps;\n"
@@ -44,6 +46,7 @@ static Status bench(int argc, char **argv) {
             "ppo: steps per second of PPO on CartPole, with the settings of stable-baselines3 and cleanrl;\n"
             "filter: ROUGE-L and all text filters on 52,002 instructions;\n"
             "synth: tokens per second of tune data synth, compared with plain generation of the same answers, and the time of the filters;\n"
+            "comm: sums and copies between the ranks that mpirun or srun started, by each row of parallel.reduce;\n"
             "mdp: sweeps and solutions of an MDP; it has its own options, see mdp --help.\n"
             "GF/s count the operations of matrix products, computed from the shapes of all ops (--profile shows each op); the share is of the highest rate measured on this machine. GB/s count the weights, keys and values "
             "that decoding reads; the share is of the memory bandwidth. Each work runs in its own process. --json: one object per work and line.\n"
@@ -75,6 +78,7 @@ static Status bench_main(int argc, char **argv) {
     }
     TRY(cpu_configure(getenv("TUNE_GEMM"), getenv("TUNE_ISA")));
     if (!strcmp(first, "mdp")) return bench_mdp(argc - 1, argv + 1);
+    if (!strcmp(first, "comm")) TRY(ranks_open());
     argv[0] = ""; /* the command has no name of its own */
     return bench(argc, argv);
 }

@@ -8,6 +8,7 @@
 #include "cmd/common/runtime.h"
 #include "lib/train/train.h"
 #include "cmd/app/app.h"
+#include "cmd/app/ranks.h"
 #include "cmd/app/shipped.h"
 #include "cmd/app/terminal.h"
 #include "cmd/app/hub.h"
@@ -196,7 +197,9 @@ static Status recipe_command_run(RecipeCommand *job, const char *const *sections
     Status status = refuse_others(job, sections);
     if (status == ST_OK) status = refuse_unread(job);
     if (status == ST_OK && job->options.resume) status = recipe_adopt_defaults_of_run(recipe);
+    if (status == ST_OK) status = ranks_agree(recipe);
     if (status == ST_OK) {
+        job->options.absent = comm_rank(ranks_world()) > 0;
         use_threads(command->threads ? command->threads : recipe->threads);
         job->runtime = runtime_choose(model_compute_text(recipe->model_compute));
         status = work(job);
@@ -223,6 +226,7 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
         {0},
     };
     job.command = &command;
+    TRY(ranks_open());
     Status status = command_parse(&command, argc, argv, options, &done);
     if (status == ST_OK && !done) status = schema ? print_schema() : recipe_command_run(&job, sections, work);
     arena_free(command.arena);

@@ -23,6 +23,12 @@
         {"--no-repeat-ngram-size", OPTION_INT, &(config).sample.no_repeat_ngram_size, "N", "never repeat N tokens in a row; 0 = off"}, {   \
         "--stop", OPTION_LIST, &(stop), "TEXT", "text that ends an answer; repeatable"                                                     \
     }
-Status check_sampling(const GenerateConfig *config); /* ST_USAGE if a value is out of range */
+/* Options of what generate reports and of biases. biases: a TextList, for read_biases. */
+#define REPORT_OPTIONS(config, biases)                                                                                            \
+    {"--logit-bias", OPTION_LIST, &(biases), "ID=X", "add X, -100 to 100, to the logit of the token with this id; repeatable"}, { \
+        "--top-logprobs", OPTION_INT, &(config).n_top, "N", "rows have the N most likely tokens at each position; at most 20"     \
+    }
+Status read_biases(const TextList *texts, Arena *arena, SampleConfig *sample); /* ST_USAGE: not ID=X, or X out of range */
+Status check_sampling(const GenerateConfig *config);                           /* ST_USAGE if a value is out of range */
 
 #endif

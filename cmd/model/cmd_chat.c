@@ -12,31 +12,35 @@
 #include "cmd/app/app.h"
 #include "cmd/app/terminal.h"
 #include "cmd/common/open.h"
+#include "cmd/model/chat_url.h"
 #include "cmd/common/sampling.h"
 
 typedef struct Talk {
-    const char *adapter, *compute;
+    const char *adapter, *compute, *url, *model, *api_key_env;
     ChatChoice chat;
     GenerateConfig config;
     TextList stop;
     int64_t seed, context;
     OpenedModel opened;
+    ChatUrl *remote;  /* a server answers; NULL: the opened model does */
     char *system;     /* the system message; NULL: the template's default */
     json_t *messages; /* without the system message */
     Str answer;       /* the current answer so far */
-    size_t n_tokens;
     bool terminal;
 } Talk;
 
 /* ---- an answer ---- */
 
-static Status show_piece(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
+static void show_part(void *context, const char *text, size_t len) {
     Talk *talk = context;
-    (void)prompt, (void)sample, (void)id, (void)logprob;
-    str_append(&talk->answer, text);
-    talk->n_tokens++;
-    print_text(text, strlen(text));
+    str_append_n(&talk->answer, text, len);
+    print_text(text, len);
     show_result();
+}
+
+static Status show_piece(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
+    (void)prompt, (void)sample, (void)id, (void)logprob;
+    show_part(context, text, strlen(text));
     return ST_OK;
 }
 
@@ -92,16 +96,29 @@ static Status cmd_chat_say(json_t *messages, const char *role, const char *text)
     return message && json_array_append_new(messages, message) == 0 ? ST_OK : status_fail(ST_INPUT, "the message is not valid UTF-8");
 }
 
-/* Answers the last message. Ctrl-C ends the answer, not the conversation: the part so far is kept. */
-static Status cmd_chat_answer(Talk *talk) {
+static Status answer_remote(Talk *talk) {
+    bool cut = false;
+    Status status = chat_url_answer(talk->remote, talk->messages, talk->system, &talk->config, show_part, talk, &cut);
+    if (cut) show_line(" (cut at the longest length: --max-new-tokens)");
+    return status;
+}
+
+static Status answer_here(Talk *talk) {
     Ids ids = {0};
-    str_clear(&talk->answer);
     Status status = fitting_ids(talk, &ids);
     size_t turn = json_array_size(talk->messages);
     if (status == ST_OK)
         status =
             generate(talk->opened.model, talk->opened.tokenizer, &(Prompt){ids.data, ids.n, turn}, 1, &talk->config, show_piece, take_answer, talk);
     ids_release(&ids);
+    return status;
+}
+
+/* Answers the last message. Ctrl-C ends the answer, not the conversation: the part so far is kept. */
+static Status cmd_chat_answer(Talk *talk) {
+    str_clear(&talk->answer);
+    Status status = talk->remote ? answer_remote(talk) : answer_here(talk);
+    size_t turn = json_array_size(talk->messages);
     print_text("\n", 1);
     show_result();
     if (status == ST_INTERRUPTED && interrupt_cancel()) status = ST_OK;
@@ -280,7 +297,7 @@ static Status converse(Talk *talk) {
             if (status == ST_OK) status = cmd_chat_answer(talk);
         }
         if (status == ST_OK) continue;
-        bool ends = status == ST_NUMERIC || status == ST_RESOURCE || (status == ST_INTERRUPTED && !interrupt_cancel());
+        bool ends = status == ST_NUMERIC || (status == ST_RESOURCE && !talk->remote) || (status == ST_INTERRUPTED && !interrupt_cancel());
         if (ends || !talk->terminal) {
             free(line);
             return status;
@@ -291,35 +308,60 @@ static Status converse(Talk *talk) {
     return interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : ST_OK;
 }
 
-static Status talk_to(const Command *command, Talk *talk) {
-    TRY(check_sampling(&talk->config));
+/* What only a model that is opened here can do. */
+static Status check_remote(const Command *command, const Talk *talk) {
+    const char *useless = talk->adapter                                                       ? "--adapter"
+                          : talk->compute                                                     ? "--compute"
+                          : talk->chat.chat_template || talk->chat.kwargs.n || talk->chat.now ? "the chat template"
+                                                                                              : NULL;
+    if (command->n_arguments > 0) return status_fail(ST_USAGE, "a MODEL is opened here, and --url asks a server: name its model with --model");
+    return useless ? status_fail(ST_USAGE, "%s is the server's choice with --url", useless) : ST_OK;
+}
+
+static Status open_remote(const Command *command, Talk *talk) {
+    const char *key = talk->api_key_env ? getenv(talk->api_key_env) : NULL;
+    TRY(check_remote(command, talk));
+    if (talk->api_key_env && !key) return status_fail(ST_USAGE, "the environment has no '%s'", talk->api_key_env);
+    Status status = chat_url_open(talk->url, talk->model, key, &talk->remote);
+    return status == ST_CONFIG ? ST_USAGE : status;
+}
+
+static Status open_here(const Command *command, Talk *talk) {
+    TRY(command_needs(command, 1, 1));
+    if (talk->model || talk->api_key_env) return status_fail(ST_USAGE, "%s needs --url", talk->model ? "--model" : "--api-key-env");
     if (talk->context < 2 || talk->context > 1 << 24) return status_fail(ST_USAGE, "--context must be 2 or more, not %lld", (long long)talk->context);
     if (talk->config.max_new_tokens >= talk->context)
         return status_fail(ST_USAGE, "--max-new-tokens must be below --context, which is %lld", (long long)talk->context);
     TRY(open_model(command->arguments[0], talk->adapter, talk->compute, &talk->chat, &talk->opened));
     const ModelConfig *config = &talk->opened.model->config;
-    int32_t end_of_turn = chat_end_of_turn(talk->opened.chat);
+    if (config->learned_positions) talk->context = MIN(talk->context, config->max_position_embeddings);
+    if (!chat_has_template(talk->opened.chat)) {
+        status_fail(ST_INPUT, "'%s' has no chat template", command->arguments[0]);
+        return status_hint(ST_INPUT, "use --chat-template chatml, llama3, alpaca, plain or a file; tune generate needs no template");
+    }
+    TRY(chat_choice_check(&talk->chat, talk->opened.chat));
+    return session_new(talk->opened.model, talk->context, &talk->config.session);
+}
+
+static Status talk_to(const Command *command, Talk *talk) {
+    TRY(check_sampling(&talk->config));
     talk->config.seed = (uint64_t)talk->seed;
     talk->config.stop = talk->stop.items;
     talk->config.n_stop = talk->stop.n;
-    talk->config.stop_ids = &end_of_turn;
-    talk->config.n_stop_ids = end_of_turn >= 0;
-    if (config->learned_positions) talk->context = MIN(talk->context, config->max_position_embeddings);
     talk->messages = json_array();
     Status status = talk->messages ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) status = talk->url ? open_remote(command, talk) : open_here(command, talk);
+    int32_t end_of_turn = talk->opened.chat ? chat_end_of_turn(talk->opened.chat) : -1;
+    talk->config.stop_ids = &end_of_turn;
+    talk->config.n_stop_ids = end_of_turn >= 0;
     const char *system = talk->chat.system ? talk->chat.system : talk->opened.system;
     if (status == ST_OK && system) status = set_system(talk, system);
-    if (status == ST_OK && !chat_has_template(talk->opened.chat)) {
-        status_fail(ST_INPUT, "'%s' has no chat template", command->arguments[0]);
-        status = status_hint(ST_INPUT, "use --chat-template chatml, llama3, alpaca, plain or a file; tune generate needs no template");
-    }
-    if (status == ST_OK) status = chat_choice_check(&talk->chat, talk->opened.chat);
-    if (status == ST_OK) status = session_new(talk->opened.model, talk->context, &talk->config.session);
     if (status == ST_OK && talk->terminal)
-        show_line("%s%s%s: /help for commands, Ctrl-C stops an answer, Ctrl-D leaves", command->arguments[0], talk->adapter ? " with " : "",
-                  talk->adapter ? talk->adapter : "");
+        show_line("%s%s%s: /help for commands, Ctrl-C stops an answer, Ctrl-D leaves", talk->url ? talk->url : command->arguments[0],
+                  talk->adapter ? " with " : "", talk->adapter ? talk->adapter : "");
     if (status == ST_OK) status = converse(talk);
     session_free(talk->config.session);
+    chat_url_close(talk->remote);
     json_decref(talk->messages);
     free(talk->system);
     str_release(&talk->answer);
@@ -331,7 +373,6 @@ static Status talk_to(const Command *command, Talk *talk) {
  * it is initialized, and does not edit lines on one without echo, so it is initialized before. */
 static Status cmd_chat_run(const Command *command, void *context) {
     Talk *talk = context;
-    TRY(command_needs(command, 1, 1));
     talk->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     if (talk->terminal) {
         rl_initialize();
@@ -347,15 +388,18 @@ Status cmd_chat(int argc, char **argv) {
                  .context = 8192,
                  .config = {.max_new_tokens = 512, .n = 1, .sample = {.temperature = 0.7, .top_p = 0.95, .typical_p = 1, .repetition_penalty = 1}}};
     Command command = {
-        .arguments_help = "MODEL | RUN",
+        .arguments_help = "MODEL | RUN | --url URL",
         .help =
             "Talks to a model through its chat template. By default, answers are sampled at temperature 0.7 and top-p 0.95, at most 512 tokens each.\n"
             "Commands are /system TEXT, /reset, /save FILE, /load FILE and /retry; Ctrl-C stops an answer, Ctrl-D leaves. Without a terminal each line of stdin is a question.\n"
-            "RUN is the output of a run: its trained model, with its system message.\n"
+            "RUN is the output of a run: its trained model, with its system message. --url asks a server with OpenAI's chat completions, such as tune serve.\n"
             "    tune chat models/smollm2 --adapter runs/sft/adapter --system 'You are brief.'",
     };
     const Option options[] = {
         {"--adapter", OPTION_TEXT, &talk.adapter, "DIR", "PEFT adapter to use"},
+        {"--url", OPTION_TEXT, &talk.url, "URL", "ask this server instead of a model here: http://127.0.0.1:8000"},
+        {"--model", OPTION_TEXT, &talk.model, "NAME", "with --url: the server's model"},
+        {"--api-key-env", OPTION_TEXT, &talk.api_key_env, "VARIABLE", "with --url: the environment variable with the server's key"},
         {"--compute", OPTION_TEXT, &talk.compute, "auto|f32|bf16", "precision of matrix products"},
         CHAT_OPTIONS(talk.chat),
         SAMPLING_OPTIONS(talk.config, talk.stop),

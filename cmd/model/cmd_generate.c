@@ -15,8 +15,10 @@ typedef struct Generate {
     TextList prompts;
     ChatChoice chat;
     GenerateConfig config;
-    TextList stop;
+    TextList stop, biases;
     int64_t seed;
+    const char *json_schema, *regex;
+    bool json_object;
     double ilql;                /* BETA; NaN: not given */
     const Tokenizer *tokenizer; /* NULL: the model has none */
     bool raw;                   /* --prompt is text to continue, even if the model has a chat template */
@@ -49,6 +51,22 @@ static void write_ids(JsonWriter *w, const char *key, const Ids *ids) {
     jw_end_array(w);
 }
 
+/* For each position the most likely tokens. */
+static void write_top(JsonWriter *w, const Completion *c, size_t n_top) {
+    jw_array(w, "top_logprobs");
+    for (size_t i = 0; i < c->ids.n; i++) {
+        jw_array(w, NULL);
+        for (size_t k = 0; k < n_top && c->top[i * n_top + k].id >= 0; k++) {
+            jw_object(w, NULL);
+            jw_int(w, "id", c->top[i * n_top + k].id);
+            jw_double(w, "logprob", c->top[i * n_top + k].logprob);
+            jw_end_object(w);
+        }
+        jw_end_array(w);
+    }
+    jw_end_array(w);
+}
+
 static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
     const TokenRow *row = &job->rows->items[c->prompt];
     const json_t *prompt = json_object_get(row->json, json_object_get(row->json, "prompt") ? "prompt" : "text");
@@ -64,6 +82,7 @@ static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
         jw_null(w, "completion");
     write_ids(w, "completion_ids", &c->ids);
     write_numbers(w, "logprobs", c->logprobs, (int64_t)c->ids.n);
+    if (job->config.n_top > 0) write_top(w, c, (size_t)job->config.n_top);
     jw_string(w, "finish_reason", c->finish == FINISH_STOP ? "stop" : "length");
     jw_end_object(w);
 }
@@ -91,6 +110,8 @@ static Status cmd_generate_check(const Generate *job) {
     if (c->n < 1 || c->n >= 1 << 16) return status_fail(ST_USAGE, "-n must be 1 to 65535, not %lld", (long long)c->n);
     if (c->max_batch < 0) return status_fail(ST_USAGE, "--max-batch must be 0 or more, not %lld", (long long)c->max_batch);
     if ((job->prompts.n > 0) == (job->input != NULL)) return status_fail(ST_USAGE, "tune generate needs either --prompt TEXT or --input ROWS.jsonl");
+    if ((job->json_schema != NULL) + job->json_object + (job->regex != NULL) > 1)
+        return status_fail(ST_USAGE, "--json-schema, --json-object and --regex exclude each other");
     if (job->as && job->prompts.n > 0) return status_fail(ST_USAGE, "--as is for --input: --prompt uses the chat template, or is text with --raw");
     if (job->raw && job->input) return status_fail(ST_USAGE, "--raw is for --prompt: rows {\"prompt\": TEXT} are always used unchanged");
     if (job->raw && chat_choice_first(&job->chat))
@@ -150,6 +171,38 @@ static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenR
     return result_close(&job->result, status);
 }
 
+/* What the answers follow. */
+typedef struct Following {
+    Grammar *grammar;
+    TokenBytes *tokens;
+    Constraint *constraint;
+} Following;
+
+static Status read_schema(const char *path, Grammar **grammar) {
+    json_t *schema;
+    TRY(json_read_file(path, &schema));
+    Status status = grammar_json_schema(schema, grammar);
+    json_decref(schema);
+    return status == ST_OK ? ST_OK : status_prefix(status, "cannot use '%s'", path);
+}
+
+static Status following_open(Following *f, const Generate *job) {
+    if (!job->json_schema && !job->json_object && !job->regex) return ST_OK;
+    if (!job->tokenizer) return status_fail(ST_INPUT, "a constraint needs a tokenizer, and the model directory has none");
+    if (job->json_schema)
+        TRY(read_schema(job->json_schema, &f->grammar));
+    else
+        TRY(job->regex ? grammar_regex(job->regex, strlen(job->regex), &f->grammar) : grammar_json_object(&f->grammar));
+    TRY(token_bytes_new(job->tokenizer, &f->tokens));
+    return constraint_new(f->grammar, f->tokens, &f->constraint);
+}
+
+static void following_release(Following *f) {
+    constraint_free(f->constraint);
+    token_bytes_free(f->tokens);
+    grammar_free(f->grammar);
+}
+
 /* Opens ilql_heads.safetensors of a run directory: either the named directory itself, or the parent of the named adapter or model. */
 static Status open_heads(const Command *command, const Generate *job, Model *model, IlqlHeads *heads) {
     const char *dir = job->adapter ? job->adapter : command->arguments[0];
@@ -167,8 +220,10 @@ static Status cmd_generate_run(const Command *command, void *context) {
     IlqlHeads heads;
     IlqlBias advice = {&heads, job->ilql};
     TokenRows rows = {0};
+    Following following = {0};
     TRY(command_needs(command, 1, 1));
     TRY(cmd_generate_check(job));
+    TRY(read_biases(&job->biases, command->arena, &job->config.sample));
     const char *inputs[] = {command->arguments[0], job->input, job->adapter};
     TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
@@ -185,11 +240,14 @@ static Status cmd_generate_run(const Command *command, void *context) {
         job->config.logit_bias = ilql_logit_bias;
         job->config.logit_bias_context = &advice;
     }
+    if (status == ST_OK) status = following_open(&following, job);
+    job->config.constraint = following.constraint;
     if (status == ST_OK)
         status = job->input ? token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, true, &rows)
                             : prompt_rows(job, &opened, &rows);
     if (status == ST_OK) status = run_prompts(job, &opened, &rows, command->arena);
     token_rows_release(&rows);
+    following_release(&following);
     close_model(&opened);
     return status;
 }
@@ -205,7 +263,8 @@ Status cmd_generate(int argc, char **argv) {
             "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...}, {\"messages\": [...]}, {\"ids\": [...]} "
             "or whole training rows, whose answer is left out. The default is at most 128 new tokens at temperature 1.\n"
             "If the model has a chat template, --prompt is the user's message in it; with --raw, or without a template, the model continues the text. "
-            "With --prompt, rows also have \"prompt_ids\".\n"
+            "With --prompt, rows also have \"prompt_ids\", with --top-logprobs \"top_logprobs\": for each position [{\"id\", \"logprob\"}, ...] "
+            "of the model's distribution before temperature, penalties and filters.\n"
             "The result of a row depends on the seed and the row's number only, not on the other rows.\n"
             "    tune generate models/smollm2 --prompt 'The capital of France is' --greedy --max-new-tokens 8",
     };
@@ -221,6 +280,10 @@ Status cmd_generate(int argc, char **argv) {
         {"-n", OPTION_INT, &job.config.n, "N", "completions per prompt (1)"},
         {"--n", OPTION_INT, &job.config.n, "N", "the same as -n"},
         SAMPLING_OPTIONS(job.config, job.stop),
+        REPORT_OPTIONS(job.config, job.biases),
+        {"--json-schema", OPTION_TEXT, &job.json_schema, "FILE", "answers are JSON that the JSON Schema in FILE accepts"},
+        {"--json-object", OPTION_FLAG, &job.json_object, NULL, "answers are JSON objects"},
+        {"--regex", OPTION_TEXT, &job.regex, "PATTERN", "answers match the regular expression from beginning to end"},
         {"--ignore-eos", OPTION_FLAG, &job.config.ignore_eos, NULL, "continue after the end-of-text token"},
         {"--max-batch", OPTION_INT, &job.config.max_batch, "N", "sequences at a time; 0 = as many as fit into memory, at most 32"},
         {"--ilql", OPTION_REAL, &job.ilql, "BETA",

@@ -4,6 +4,8 @@
 #include "cmd/app/options.h"
 #include "cmd/app/terminal.h"
 #include "cmd/common/results.h"
+#include "cmd/train/plan_command.h"
+#include "lib/base/file.h"
 #include "lib/run/ending.h"
 #include "lib/run/report.h"
 #include "rl/loop/rl_doctor.h"
@@ -27,6 +29,8 @@ static void print_json(const Command *command, const char *path, const RunNumber
         jw_double(&w, "best_eval_loss", run->best_eval_loss);
         jw_double(&w, "seconds", run->seconds);
         jw_double(&w, "tokens_per_second", run->tokens_per_second);
+        jw_double(&w, "step_seconds", run->step_seconds);
+        jw_double(&w, "planned_step_seconds", run->planned_step_seconds);
         if (run->peak_rss_bytes < 0)
             jw_null(&w, "peak_rss_bytes");
         else
@@ -56,8 +60,48 @@ static void show_ending(const char *dir, const Ending *ending) {
     str_release(&text);
 }
 
+/* Writes plan.json of a run: what tune plan says of its recipe on this machine. */
+static Status plan_of_run(const Command *command, const char *dir) {
+    const char *path = path_join(command->arena, dir, "recipe.yaml"), *file = path_join(command->arena, dir, "plan.json");
+    PlanCommand *plan = arena_zero(command->arena, sizeof *plan);
+    Recipe *recipe;
+    if (!path || !file || !plan) return ST_RESOURCE;
+    TRY(recipe_read(path, NULL, 0, &recipe));
+    recipe->plan_machine = NULL;
+    *plan = (PlanCommand){.command = command, .recipe = recipe};
+    use_threads(command->threads ? command->threads : recipe->threads);
+    Status status = plan_of_recipe(plan, 1);
+    if (status == ST_OK) status = plan_search(&plan->task, command->arena, &plan->search);
+    if (status == ST_OK) {
+        const PlanLayout *best = plan->search.n_best > 0 ? &plan->search.best[0] : &plan->search.least;
+        JsonWriter w = {0};
+        jw_object(&w, NULL);
+        jw_string(&w, "machine", plan->task.machine.title);
+        jw_double(&w, "step_seconds", best->step_seconds);
+        jw_double(&w, "peak_bytes", best->peak_bytes);
+        jw_end_object(&w);
+        status = file_write_all(file, str_text(&w.text), w.text.len);
+        jw_release(&w);
+    }
+    recipe_free(recipe);
+    return status == ST_OK ? ST_OK : status_prefix(status, "plan of '%s'", dir);
+}
+
+static void show_plan(const char *dir, const RunNumbers *run) {
+    char planned[32], taken[32];
+    if (!(run->planned_step_seconds > 0)) return;
+    show_line("%s: a step takes %.3g s, planned %.3g s; memory %s, planned %s", dir, run->step_seconds, run->planned_step_seconds,
+              run->peak_rss_bytes < 0 ? "unknown" : format_bytes((double)run->peak_rss_bytes, taken), format_bytes(run->planned_bytes, planned));
+}
+
+typedef struct ReportOptions {
+    const char *output;
+    bool plan;
+} ReportOptions;
+
 static Status cmd_report_run(const Command *command, void *context) {
-    const char *output = *(const char *const *)context;
+    const ReportOptions *options = context;
+    const char *output = options->output;
     TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
     size_t n = command->n_arguments;
     const char *path = output ? output : n == 1 ? path_join(command->arena, command->arguments[0], "report.html") : "report.html";
@@ -65,16 +109,18 @@ static Status cmd_report_run(const Command *command, void *context) {
     Ending *endings = arena_zero(command->arena, n * sizeof *endings);
     if (!path || !numbers || !endings) return ST_RESOURCE;
     TRY(check_page(path));
+    for (size_t i = 0; i < n && options->plan; i++) TRY(plan_of_run(command, command->arguments[i]));
     TRY(report_write(command->arguments, n, path, &rl_report_reader, numbers));
     for (size_t i = 0; i < n; i++) TRY(ending_read(command->arguments[i], command->arena, &endings[i]));
     if (command->json) print_json(command, path, numbers, endings);
+    for (size_t i = 0; i < n; i++) show_plan(command->arguments[i], &numbers[i]);
     for (size_t i = 0; i < n; i++) show_ending(command->arguments[i], &endings[i]);
     show_line("wrote %s", path);
     return ST_OK;
 }
 
 Status cmd_report(int argc, char **argv) {
-    const char *output = NULL;
+    ReportOptions given = {0};
     Command command = {
         .arguments_help = "RUN [RUN ...]",
         .help =
@@ -82,8 +128,10 @@ Status cmd_report(int argc, char **argv) {
             "they differ. Works while a run trains, too.\n    tune report runs/a runs/b -o comparison.html",
     };
     const Option options[] = {
-        {"-o", OPTION_TEXT, &output, "FILE", "file for the page (RUN/report.html; for several runs ./report.html)"},
+        {"-o", OPTION_TEXT, &given.output, "FILE", "file for the page (RUN/report.html; for several runs ./report.html)"},
+        {"--plan", OPTION_FLAG, &given.plan, NULL,
+         "also plan the run on this machine, and show planned and measured time and memory (RUN/plan.json)"},
         {0},
     };
-    return command_main(&command, argc, argv, options, cmd_report_run, &output);
+    return command_main(&command, argc, argv, options, cmd_report_run, &given);
 }

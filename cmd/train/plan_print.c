@@ -59,6 +59,12 @@ static void print_assumptions(const PlanCommand *plan) {
     if (task->run.prompts > 0)
         print_result("answers    %lld x %lld of at most %s tokens, prompts of %s\n", (long long)task->run.prompts, (long long)task->run.answers,
                      NUMBER(task->run.answer_tokens), NUMBER(task->run.prompt_tokens));
+    if (plan->lengths.rows > 0)
+        print_result("rows       %s, %s tokens on average%s%s\n", NUMBER(plan->lengths.rows), NUMBER(plan->lengths.tokens / plan->lengths.rows),
+                     plan->lengths.largest_batch > 0 ? ", tokens of the largest batch: " : "",
+                     plan->lengths.largest_batch > 0 ? NUMBER(plan->lengths.largest_batch) : "");
+    if (plan->lengths.why[0])
+        print_result("assumed    rows have %lld tokens (data.max_length): %s\n", (long long)plan->recipe->data_max_length, plan->lengths.why);
     if (plan->assumed_efficiency) print_result("assumed    products reach %.0f %% of the rate (plan.efficiency)\n", 100 * task->machine.efficiency);
     if (plan->assumed_link) print_result("assumed    machines are linked by %s (plan.link)\n", task->link.name);
 }
@@ -257,6 +263,15 @@ static void write_rest(JsonWriter *w, const PlanCommand *plan, const PlanLayout 
     jw_double(w, "run_cost", plan_run_cost(plan, best));
 }
 
+static void write_rows(JsonWriter *w, const PlanLengths *lengths) {
+    jw_object(w, "rows");
+    jw_double(w, "count", lengths->rows);
+    jw_double(w, "mean_tokens", lengths->rows > 0 ? lengths->tokens / lengths->rows : (double)NAN);
+    jw_double(w, "largest_batch", lengths->largest_batch);
+    jw_string(w, "why", lengths->why[0] ? lengths->why : NULL);
+    jw_end_object(w);
+}
+
 void plan_print_json(const PlanCommand *plan) {
     const PlanSearch *search = &plan->search;
     const PlanLayout *best = search->n_best > 0 ? &search->best[0] : &search->least;
@@ -265,6 +280,7 @@ void plan_print_json(const PlanCommand *plan) {
     jw_string(&w, "machine", plan->task.machine.name);
     jw_int(&w, "ranks", plan->task.ranks);
     jw_double(&w, "parameters", plan_parameters(&plan->task.model));
+    write_rows(&w, &plan->lengths);
     write_parts(&w, "memory_bytes", plan_memory_parts, N_MEMORY_PARTS, &best->memory);
     jw_double(&w, "peak_bytes", best->peak_bytes);
     jw_double(&w, "tokens", plan_step_tokens(&plan->task.run));

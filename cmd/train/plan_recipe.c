@@ -6,7 +6,7 @@
 #include "cmd/train/plan_command.h"
 #include "lib/base/file.h"
 #include "lib/base/system.h"
-#include "lib/tensor/tensor.h"
+#include "lib/model/gguf/gguf_model.h"
 #include "lib/train/train.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_algorithm.h"
@@ -47,6 +47,8 @@ static Status find_steps(PlanCommand *plan, double rows_of_step) {
     run->steps = (double)NAN;
     if (recipe->train_max_steps > 0) {
         run->steps = (double)recipe->train_max_steps;
+    } else if (plan->lengths.rows > 0) {
+        run->steps = plan->lengths.steps > 0 ? (double)plan->lengths.steps : ceil(plan->lengths.rows * recipe->train_epochs / rows_of_step);
     } else if (recipe->data_train) {
         TRY(count_rows(recipe->data_train, &rows));
         run->steps = ceil(rows * recipe->train_epochs / rows_of_step);
@@ -63,10 +65,24 @@ static double row_tokens(const Recipe *recipe) {
     return recipe->plan_row_tokens > 0 ? fmin((double)recipe->plan_row_tokens, longest) : longest;
 }
 
+/* Batches of rows that were read: the rows of a mean batch, and the tokens of the largest one. */
+static Status plan_read_rows(PlanCommand *plan, int64_t sequences) {
+    const Recipe *recipe = plan->recipe;
+    const PlanLengths *lengths = &plan->lengths;
+    PlanRun *run = &plan->task.run;
+    int64_t rows = MAX((int64_t)(lengths->rows / lengths->batches + .5), 1);
+    run->rows = rows * sequences;
+    run->mean_row = lengths->tokens / lengths->rows / (double)sequences;
+    run->longest_row = fmax(lengths->largest_batch / (double)run->rows, run->mean_row);
+    run->accumulation = MIN(recipe->train_gradient_accumulation_steps, (int64_t)lengths->batches);
+    return find_steps(plan, (double)(rows * run->accumulation));
+}
+
 /* Rows of one accumulation step. With train.batch_tokens, as many as have that many tokens. */
 static Status plan_rows(PlanCommand *plan, int64_t sequences) {
     const Recipe *recipe = plan->recipe;
     PlanRun *run = &plan->task.run;
+    if (plan->lengths.rows > 0) return plan_read_rows(plan, sequences);
     run->longest_row = (double)recipe->data_max_length;
     run->mean_row = row_tokens(recipe);
     run->accumulation = recipe->train_gradient_accumulation_steps;
@@ -97,9 +113,11 @@ static Status plan_answers(PlanCommand *plan) {
     run->answers = recipe->rl_num_generations;
     run->answer_tokens = (double)recipe->generate_max_new_tokens;
     run->prompt_tokens = (double)(recipe->plan_prompt_tokens > 0 ? recipe->plan_prompt_tokens : recipe->data_max_length);
+    if (plan->lengths.rows > 0 && recipe->plan_prompt_tokens <= 0) run->prompt_tokens = plan->lengths.tokens / plan->lengths.rows;
     double group = run->prompt_tokens + run->answer_tokens * (double)run->answers, row = group / (double)run->answers,
            pass = recipe->train_batch_tokens > 0 ? (double)recipe->train_batch_tokens : fmin(fmax(group, PASS_TOKENS), LARGE_PASS_TOKENS);
     int64_t sequences = run->prompts * run->answers;
+    pass = fmin(pass, row * (double)sequences);
     run->rows = MAX(MIN((int64_t)(pass / row), sequences), 1);
     run->accumulation = (sequences + run->rows - 1) / run->rows;
     run->mean_row = row;
@@ -160,6 +178,40 @@ static Status find_machine(PlanCommand *plan) {
     return recipe->plan_disk ? plan_quantity(recipe->plan_disk, QUANTITY_BANDWIDTH, "plan.disk", &task->disk) : ST_OK;
 }
 
+/* ---- model ---- */
+
+/* Bytes of a stored weight by the headers of the model's files. A folder with config.json alone has the bytes of its dtype. */
+static Status stored_bytes(const char *path, double *bytes) {
+    Arena *arena = arena_new(0);
+    WeightFile *file = NULL;
+    Str types = {0};
+    if (!arena) return status_fail(ST_RESOURCE, "out of memory");
+    const char *single = path_join(arena, path, "model.safetensors"), *several = path_join(arena, path, "model.safetensors.index.json");
+    Status status = single && several ? ST_OK : ST_RESOURCE;
+    if (status == ST_OK && (gguf_is(path) || file_exists(single) || file_exists(several))) {
+        status = weight_file_open(path, &file);
+        if (status == ST_OK) *bytes = weight_file_describe(file, &types) / 8;
+    }
+    weight_file_close(file);
+    str_release(&types);
+    arena_free(arena);
+    return status;
+}
+
+static Status read_model(PlanCommand *plan) {
+    const char *path = plan->recipe->model_path;
+    PlanModel *model = &plan->task.model;
+    json_t *config = NULL;
+    if (!gguf_is(path)) {
+        TRY(plan_model_read(path, model));
+        return stored_bytes(path, &model->stored);
+    }
+    Status status = gguf_config_json(path, &config);
+    if (status == ST_OK) status = plan_model_parse(config, path, model);
+    json_decref(config);
+    return status == ST_OK ? stored_bytes(path, &model->stored) : status;
+}
+
 static double states_of(const Recipe *recipe) {
     OptimizerConfig optimizer;
     return recipe_optimizer(recipe, &optimizer) == ST_OK ? (double)optimizer_find(optimizer.name)->states(&optimizer) : 2;
@@ -172,8 +224,9 @@ Status plan_of_recipe(PlanCommand *plan, int64_t ranks) {
     if (!recipe->model_path)
         return status_hint(status_fail(ST_CONFIG, "the recipe names no model: 'model.path'"),
                            "a folder with a config.json is enough; weights are not read");
-    TRY(plan_model_read(recipe->model_path, &task->model));
+    TRY(read_model(plan));
     TRY(find_machine(plan));
+    TRY(plan_read_lengths(recipe, &plan->lengths));
     run->passes = 1;
     TRY(plan_method(plan));
     run->lora_rank = recipe->has_lora ? recipe->lora_rank : 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shows plan, progress and end of a run. */
+#include "cmd/app/ranks.h"
 #include "cmd/app/terminal.h"
 #include "cmd/train/train_show.h"
 
@@ -66,6 +67,7 @@ TrainingConfig show_training(Show *show) {
     return (TrainingConfig){.recipe = show->job->recipe,
                             .runtime = show->job->runtime,
                             .options = show->job->options,
+                            .comm = ranks_world(),
                             .on_plan = show_plan,
                             .on_progress = show_step,
                             .context = show};

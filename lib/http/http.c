@@ -525,3 +525,59 @@ Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *repli
     free(round.requests);
     return status;
 }
+
+/* ---- a reply as it comes ---- */
+
+typedef struct Streaming {
+    CURL *handle;
+    HttpPiece *on_piece;
+    void *context;
+    Str refusal; /* the body of a reply with another status */
+    Status status;
+} Streaming;
+
+static size_t receive_piece(char *bytes, size_t size, size_t n, void *context) {
+    enum { LONGEST_REFUSAL = 4096 };
+    Streaming *streaming = context;
+    long code = 0;
+    (void)size;
+    curl_easy_getinfo(streaming->handle, CURLINFO_RESPONSE_CODE, &code);
+    if (code >= 200 && code < 300)
+        streaming->status = streaming->on_piece(streaming->context, bytes, n);
+    else if (streaming->refusal.len < LONGEST_REFUSAL)
+        str_append_n(&streaming->refusal, bytes, MIN(n, (size_t)LONGEST_REFUSAL));
+    return streaming->status == ST_OK ? n : 0;
+}
+
+static int look_for_interrupt(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
+    (void)context, (void)a, (void)b, (void)c, (void)d;
+    return interrupt_requested();
+}
+
+Status http_post_stream(HttpClient *client, const Str *body, HttpPiece *on_piece, void *context) {
+    CURL *handle = client->handles[0];
+    Streaming streaming = {.handle = handle, .on_piece = on_piece, .context = context};
+    long code = 0;
+    client->why[0][0] = '\0';
+    curl_easy_setopt(handle, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body->len);
+    curl_easy_setopt(handle, CURLOPT_POSTFIELDS, str_text(body));
+    curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, receive_piece);
+    curl_easy_setopt(handle, CURLOPT_WRITEDATA, &streaming);
+    curl_easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, look_for_interrupt);
+    CURLcode result = curl_easy_perform(handle);
+    curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, receive);
+    curl_easy_setopt(handle, CURLOPT_NOPROGRESS, 1L);
+    curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &code);
+    Status status = streaming.status;
+    if (status == ST_OK && result == CURLE_ABORTED_BY_CALLBACK)
+        status = status_fail(ST_INTERRUPTED, "interrupted");
+    else if (status == ST_OK && result != CURLE_OK)
+        status = status_fail(ST_RESOURCE, "no answer from '%s': %s", client->shown, *client->why[0] ? client->why[0] : curl_easy_strerror(result));
+    else if (status == ST_OK && (code < 200 || code >= 300)) {
+        hide_key(client, false, &streaming.refusal);
+        status = status_fail(ST_RESOURCE, "'%s' answers with status %ld: %.1000s", client->shown, code, str_text(&streaming.refusal));
+    }
+    str_release(&streaming.refusal);
+    return status;
+}

@@ -47,6 +47,10 @@ void http_close(HttpClient *client); /* NULL is fine */
 /* POSTs n JSON texts and appends the body of reply i (status 200 to 299) to replies[i]. Redirects are not followed. ST_RESOURCE: request *at failed
  * for good; requests in progress get up to 10 s to end, the others are abandoned. ST_INTERRUPTED: the user interrupted. */
 Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *replies, size_t *at);
+/* POSTs one JSON text and hands over the body of the reply (status 200 to 299) piece by piece as it comes, without retries. A failure of on_piece
+ * ends the call. ST_RESOURCE: no such reply, or it broke off; the text has what the server said. ST_INTERRUPTED. */
+typedef Status HttpPiece(void *context, const char *bytes, size_t n);
+Status http_post_stream(HttpClient *client, const Str *body, HttpPiece *on_piece, void *context);
 /* Delays the next request by so many seconds, counted from when it could have started: for limits that only the replies show. */
 void http_slow_down(HttpClient *client, double seconds);
 const char *http_name(const HttpClient *client); /* the url as messages show it */

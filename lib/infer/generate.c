@@ -139,6 +139,8 @@ static GenerateRequest request_of(const GenerateConfig *config, const Prompt *pr
                              .n_stop_ids = config->n_stop_ids,
                              .stop_ids = config->stop_ids,
                              .ignore_eos = config->ignore_eos,
+                             .n_top = config->n_top,
+                             .constraint = config->constraint,
                              .on_token = order->on_token ? pass_token : NULL,
                              .on_done = take_completion,
                              .context = order};

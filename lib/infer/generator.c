@@ -174,6 +174,12 @@ Status request_check(const Model *model, const Tokenizer *tokenizer, const Sessi
         return status_hint(ST_INPUT, "make the prompt shorter or lower max_new_tokens");
     }
     if (request->n_stop && !tokenizer) return status_fail(ST_INPUT, "stop texts need a tokenizer, and the model has none");
+    if (request->constraint && !tokenizer) return status_fail(ST_INPUT, "a constraint needs a tokenizer, and the model has none");
+    if (request->constraint) TRY(constraint_mask(request->constraint, &(ConstraintState){0}, NULL, 0, &(TokenMask){0}));
+    for (size_t i = 0; i < request->sample.n_bias; i++)
+        if (request->sample.bias[i].id < 0 || request->sample.bias[i].id >= config->vocab_size)
+            return status_fail(ST_INPUT, "a bias of the unknown token id %d, the model's vocabulary has %lld", request->sample.bias[i].id,
+                               (long long)config->vocab_size);
     if (session && longest_of(request) - 1 > session_max_tokens(session))
         return status_fail(ST_INPUT, "prompt and answer are %lld tokens, more than the %lld of the session", (long long)longest_of(request) - 1,
                            (long long)session_max_tokens(session));
@@ -317,6 +323,8 @@ void sequence_release(Generator *g, Sequence *s) {
     kv_pages_release(g->cache, &s->pages);
     completion_release(&s->completion);
     stream_release(&s->stream);
+    free(s->next_top);
+    free(s->allowed);
     end_sample(g, s->group);
     *s = (Sequence){0};
     g->n_active--;
@@ -421,6 +429,12 @@ Status generator_step(Generator *g) {
 
 bool generator_busy(const Generator *g) { return g->n_active > 0 || g->n_queue > 0; }
 
+static void count_tokens(GeneratorStats *stats, const GenerateRequest *request, int64_t n_pages, int64_t cached) {
+    stats->lost_tokens += n_pages * KV_PAGE_SIZE - cached;
+    stats->cached_tokens += cached;
+    stats->longest_tokens += longest_of(request);
+}
+
 GeneratorStats generator_stats(const Generator *g) {
     int64_t kept = g->prefixes ? prefix_kept(g->prefixes) : 0, n_pages = g->cache->pages.n_pages;
     GeneratorStats stats = {.running = g->n_active,
@@ -433,8 +447,8 @@ GeneratorStats generator_stats(const Generator *g) {
                             .prompt_tokens = g->prompt_tokens,
                             .found_tokens = g->found_tokens};
     for (int64_t i = 0; i < g->n_slots; i++)
-        if (g->slots[i].group) stats.lost_tokens += g->slots[i].pages.n * KV_PAGE_SIZE - g->slots[i].cached;
-    for (int64_t i = 0; i < g->n_queue; i++) stats.lost_tokens += g->queue[i]->pages.n * KV_PAGE_SIZE - g->queue[i]->done;
+        if (g->slots[i].group) count_tokens(&stats, &g->slots[i].group->request, g->slots[i].pages.n, g->slots[i].cached);
+    for (int64_t i = 0; i < g->n_queue; i++) count_tokens(&stats, &g->queue[i]->request, g->queue[i]->pages.n, g->queue[i]->done);
     return stats;
 }
 

@@ -42,7 +42,7 @@ static bool cut_at_stop(const GenerateRequest *request, Str *text, size_t from) 
 }
 
 /* Tells the caller of the token. */
-static Status answer_show(Sequence *s, int32_t id, double logprob, bool finished) {
+static Status answer_show(Generator *g, Sequence *s, int32_t id, double logprob, bool finished) {
     const GenerateRequest *request = &s->group->request;
     if (!request->on_token) return ST_OK;
     Completion *c = &s->completion;
@@ -50,16 +50,21 @@ static Status answer_show(Sequence *s, int32_t id, double logprob, bool finished
     Str piece = {0};
     if (end > s->shown) str_append_n(&piece, c->text.data + s->shown, end - s->shown);
     s->shown = MAX(s->shown, end);
+    g->top = s->next_top;
     Status status = request->on_token(request->context, c->prompt, c->sample, id, logprob, str_text(&piece));
+    g->top = NULL;
     str_release(&piece);
     return status;
 }
+
+const TokenLogprob *generator_top(const Generator *g) { return g->top; }
 
 void completion_release(Completion *completion) {
     ids_release(&completion->ids);
     free(completion->logprobs);
     free(completion->tempered);
     free(completion->filtered);
+    free(completion->top);
     str_release(&completion->text);
     *completion = (Completion){0};
 }
@@ -79,8 +84,20 @@ static Status push_logprobs(Sequence *s) {
     return ST_OK;
 }
 
-static Status none_left(const Completion *c) {
-    status_fail(ST_NUMERIC, "no token can follow the first %zu of the answer to prompt %zu: each would repeat an n-gram", c->ids.n, c->prompt + 1);
+static Status push_top(Sequence *s) {
+    Completion *c = &s->completion;
+    size_t n = (size_t)s->group->request.n_top;
+    if (n == 0) return ST_OK;
+    TRY(array_grow(&c->top, &s->cap_top, c->ids.n * n, sizeof *c->top, "log-probabilities"));
+    memcpy(c->top + (c->ids.n - 1) * n, s->next_top, n * sizeof *c->top);
+    return ST_OK;
+}
+
+static Status none_left(const GenerateRequest *request, const Completion *c) {
+    bool biased = request->sample.n_bias > 0;
+    status_fail(ST_NUMERIC, "no token can follow the first %zu of the answer to prompt %zu: each %s%s", c->ids.n, c->prompt + 1,
+                request->constraint ? "breaks the constraint, or " : "",
+                biased ? "has a bias of -infinity or would repeat an n-gram" : "would repeat an n-gram");
     return status_hint(ST_NUMERIC, "make no_repeat_ngram_size larger, or max_new_tokens smaller");
 }
 
@@ -91,10 +108,11 @@ static Status take_token(Generator *g, Sequence *s, Went *went) {
     Completion *c = &s->completion;
     int32_t id = s->next;
     if (!isfinite(s->next_logprob)) return status_fail(ST_NUMERIC, "a logit of prompt %zu is not finite", c->prompt + 1);
-    if (id < 0) return none_left(c);
+    if (id < 0) return none_left(request, c);
     ids_push(&c->ids, id);
     TRY(memory_check(ST_OK)); /* the id may be missing */
     TRY(push_logprobs(s));
+    TRY(push_top(s));
     bool eos = is_eos(g, request, id), full = (int64_t)c->ids.n >= request->max_new_tokens, stopped = false;
     if (g->tokenizer) {
         size_t before = c->text.len;
@@ -102,7 +120,10 @@ static Status take_token(Generator *g, Sequence *s, Went *went) {
         if (eos || full) TRY(stream_finish(&s->stream, &c->text));
         stopped = cut_at_stop(request, &c->text, before);
     }
-    *went = eos || stopped ? WENT_TO_STOP : full ? WENT_TO_LENGTH : WENT_ON;
+    bool ends = false;
+    if (!eos && !stopped) TRY(sequence_constrain(g, s, &ends));
+    if (ends && !full) TRY(stream_finish(&s->stream, &c->text));
+    *went = eos || stopped || ends ? WENT_TO_STOP : full ? WENT_TO_LENGTH : WENT_ON;
     return ST_OK;
 }
 
@@ -129,7 +150,7 @@ Status extend(Generator *g, Sequence *s) {
     s->chosen = false;
     Status failure = take_token(g, s, &went);
     if (failure != ST_OK) return hand_out(g, s, FINISH_FAILED, failure);
-    Status status = answer_show(s, s->next, s->next_logprob, went != WENT_ON);
+    Status status = answer_show(g, s, s->next, s->next_logprob, went != WENT_ON);
     if (status != ST_OK) generator_cancel(g, s->group->handle);
     if (status != ST_OK || s->group->cancelled || went == WENT_ON) return status;
     return hand_out(g, s, went == WENT_TO_STOP ? FINISH_STOP : FINISH_LENGTH, ST_OK);

@@ -43,6 +43,43 @@ static bool is_absent(const Generator *g, const GenerateRequest *request, int64_
     return low < g->n_absent && g->absent[low] == id && !is_eos(g, request, (int32_t)id);
 }
 
+/* ---- constraints ---- */
+
+static void allow(Sequence *s, int32_t id, bool allowed) {
+    uint64_t bit = (uint64_t)1 << id % 64;
+    s->allowed[id / 64] = allowed ? s->allowed[id / 64] | bit : s->allowed[id / 64] & ~bit;
+}
+
+/* A token that ends the answer may come where the text may end, and only there: it is no part of the text. */
+static void allow_ends(const Generator *g, Sequence *s, bool may_end) {
+    const GenerateRequest *request = &s->group->request;
+    const ModelConfig *config = &g->model->config;
+    int32_t eos = tokenizer_eos(g->tokenizer);
+    if (request->ignore_eos) return;
+    for (size_t i = 0; i < config->n_eos; i++)
+        if (config->eos_token_id[i] >= 0 && config->eos_token_id[i] < config->vocab_size) allow(s, (int32_t)config->eos_token_id[i], may_end);
+    for (size_t i = 0; i < request->n_stop_ids; i++)
+        if (request->stop_ids[i] >= 0 && request->stop_ids[i] < config->vocab_size) allow(s, request->stop_ids[i], may_end);
+    if (eos >= 0 && eos < config->vocab_size) allow(s, eos, may_end);
+}
+
+Status sequence_constrain(const Generator *g, Sequence *s, bool *ends) {
+    const GenerateRequest *request = &s->group->request;
+    const Ids *ids = &s->completion.ids;
+    size_t vocab = (size_t)g->model->config.vocab_size, n_words = (vocab + 63) / 64;
+    TokenMask mask;
+    *ends = false;
+    if (!request->constraint) return ST_OK;
+    if (!s->allowed) TRY(array_resize(&s->allowed, n_words, sizeof *s->allowed, "allowed tokens"));
+    TRY(constraint_mask(request->constraint, &s->place, ids->data, ids->n, &mask));
+    size_t known = (MIN(vocab, (size_t)tokenizer_vocab_size(g->tokenizer)) + 63) / 64;
+    memset(s->allowed, 0, n_words * sizeof *s->allowed);
+    memcpy(s->allowed, mask.allowed, known * sizeof *s->allowed);
+    allow_ends(g, s, mask.may_end);
+    *ends = mask.must_end;
+    return ST_OK;
+}
+
 /* ---- rows ---- */
 
 /* Where a sequence finds the logits of its newest token. */
@@ -70,14 +107,17 @@ void row_keep(const Pass *from, int64_t row, Pass *kept) {
 
 static double element(const Tensor *tensor, int64_t row, int64_t column) { return tensor_get(tensor, row * tensor_width(tensor) + column); }
 
-/* All logits of the row, with what is advised; -infinity where the tokenizer has no token. */
-static void row_read(const Generator *g, const GenerateRequest *request, const Source *from, double *out) {
+/* All logits of the row, with what is advised; -infinity where the tokenizer has no token, or the constraint allows none. */
+static void row_read(const Generator *g, const Sequence *s, const Source *from, double *out) {
+    const GenerateRequest *request = &s->group->request;
     const Tensor *logits = from->logits->logits;
     int64_t vocab = tensor_width(logits);
     tensor_read_part(logits, from->row * vocab, vocab, out);
     for (int64_t v = 0; from->advice && v < vocab; v++) out[v] += element(from->advice, from->row, v);
     for (size_t i = 0; i < g->n_absent; i++)
         if (!is_eos(g, request, g->absent[i])) out[g->absent[i]] = -HUGE_VAL;
+    for (int64_t v = 0; s->allowed && v < vocab; v++)
+        if (!(s->allowed[v / 64] >> v % 64 & 1)) out[v] = -HUGE_VAL;
 }
 
 /* Log of the share that is left to the tokens which may come, at the sampling temperature. */
@@ -89,7 +129,7 @@ static double log_present(const Generator *g, const GenerateRequest *request, co
     return log1p(-fmin(absent, 1));
 }
 
-/* By the logits after advice, penalties and filters; -1: no token is left. */
+/* By the logits after advice, constraint, penalties and filters; -1: no token is left. */
 static void choose_filtered(const Generator *g, const Source *from, double u, Chooser *chooser, Sequence *s) {
     const GenerateRequest *request = &s->group->request;
     const SampleConfig *sample = &request->sample;
@@ -100,7 +140,7 @@ static void choose_filtered(const Generator *g, const Source *from, double u, Ch
     ids_clear(history);
     ids_append(history, prompt->ids, prompt->n);
     ids_append(history, c->ids.data, c->ids.n);
-    row_read(g, request, from, chooser->logits);
+    row_read(g, s, from, chooser->logits);
     if (sample_is_greedy(sample)) {
         s->next = sample_greedy(sample, chooser->logits, vocab, history->data, history->n, prompt->n, &chooser->scratch);
     } else {
@@ -108,6 +148,24 @@ static void choose_filtered(const Generator *g, const Source *from, double u, Ch
         s->next = any ? sample_pick(chooser->logits, vocab, u) : -1;
         s->next_filtered = any ? log(chooser->logits[s->next]) : 0;
     }
+}
+
+/* The most likely tokens of the row, of those that may come. Their log-probabilities are computed as that of the chosen token is. */
+static void read_top(const Generator *g, const Source *from, Chooser *chooser, Sequence *s) {
+    const GenerateRequest *request = &s->group->request;
+    const Tensor *logits = from->logits->logits;
+    int64_t vocab = tensor_width(logits), n = 0, most = request->n_top;
+    TokenLogprob *top = s->next_top;
+    tensor_read_part(logits, from->row * vocab, vocab, chooser->logits);
+    for (int64_t v = 0; v < vocab; v++) {
+        double logit = chooser->logits[v];
+        if ((n == most && !(logit > top[n - 1].logprob)) || is_absent(g, request, v)) continue;
+        int64_t at = n < most ? n++ : n - 1;
+        for (; at > 0 && logit > top[at - 1].logprob; at--) top[at] = top[at - 1];
+        top[at] = (TokenLogprob){(int32_t)v, logit};
+    }
+    for (int64_t i = 0; i < n; i++) top[i].logprob = logits_logprob(from->logits, from->row, top[i].id);
+    for (; n < most; n++) top[n] = (TokenLogprob){-1, -HUGE_VAL};
 }
 
 /* Rows are drawn from as they are, which is fast; where that
@@ -122,7 +180,7 @@ void generate_choose(const Generator *g, Chooser *chooser, Sequence *s) {
     RngKey key = rng_key(request->seed, RNG_SAMPLE, request->prompt.number << 20 | (uint64_t)c->sample);
     double u = rng_uniform(key, c->ids.n), logsumexp = 0;
     int64_t next = 0;
-    bool plain = !from.advice && sample_is_plain(sample);
+    bool plain = !from.advice && !s->allowed && sample_is_plain(sample);
     if (greedy && plain) tensor_device(logits)->largest(logits, from.row, &next);
     if (!greedy && (plain || sample->temperature != 1)) tensor_device(logits)->draw(logits, from.row, sample->temperature, u, &next, &logsumexp);
     bool again = plain && is_absent(g, request, next);
@@ -136,4 +194,5 @@ void generate_choose(const Generator *g, Chooser *chooser, Sequence *s) {
     s->chosen = true;
     s->next_logprob = logits_logprob(from.logits, from.row, told);
     s->next_tempered = greedy || sample->temperature == 1 ? s->next_logprob : element(logits, from.row, told) / sample->temperature - logsumexp;
+    if (s->next_top) read_top(g, &from, chooser, s);
 }

@@ -51,11 +51,14 @@ typedef struct Sequence {
     bool outgrown;  /* its tokens were computed again because it became longer than the original context of a longrope */
     TextStream stream;
     size_t shown; /* bytes of text that on_token got */
-    size_t cap_logprobs;
+    size_t cap_logprobs, cap_top;
     RowAt at;                                          /* logits of its newest token; NO_ROW after the next token was chosen from them */
     bool chosen;                                       /* `next` was chosen and is not a part of the completion yet */
     int32_t next;                                      /* the chosen token; below 0: no token may follow */
     double next_logprob, next_tempered, next_filtered; /* its elements of Completion.logprobs, tempered and filtered */
+    TokenLogprob *next_top;                            /* (n_top); NULL: none asked for */
+    ConstraintState place;                             /* in the request's constraint */
+    uint64_t *allowed;                                 /* a bit for each id of the model: may come next. NULL: without a constraint */
 } Sequence;
 
 /* A thread's memory for choosing a token. */
@@ -106,9 +109,10 @@ struct Generator {
     AdapterRows *adapters; /* of the current pass */
     int32_t *ids;          /* these four: of the current step */
     Segment *segments;
-    int64_t *lengths; /* as Layout.lengths */
-    int32_t *rows;    /* whose logits are wanted */
-    int32_t *absent;  /* ids of the model that the tokenizer does not have, ascending: never chosen, unless they end an answer */
+    int64_t *lengths;        /* as Layout.lengths */
+    int32_t *rows;           /* whose logits are wanted */
+    const TokenLogprob *top; /* while on_token runs: that of its sequence */
+    int32_t *absent;         /* ids of the model that the tokenizer does not have, ascending: never chosen, unless they end an answer */
     size_t n_absent;
 };
 
@@ -162,6 +166,10 @@ Status find_absent(Generator *g);                                            /* 
 void row_keep(const Pass *from, int64_t row, Pass *kept);                    /* copies a row of logits and advice to `kept` */
 /* Chooses the next token of `s` from the logits at s->at. Writes only `s` and `chooser`, so that threads can choose at the same time. */
 void generate_choose(const Generator *g, Chooser *chooser, Sequence *s);
+
+/* Finds the tokens that the request's constraint allows next, and those that end the answer where it may end; *ends: nothing can follow. Without a
+ * constraint it does nothing. Fails as constraint_mask does. */
+Status sequence_constrain(const Generator *g, Sequence *s, bool *ends);
 
 /* ---- generator_answer.c ---- */
 

@@ -40,7 +40,10 @@ static Status begin_sample(Generator *g, Group *group) {
     };
     group->running++;
     g->n_active++;
-    if (g->tokenizer) stream_init(&s->stream, g->tokenizer, true);
+    if (g->tokenizer) stream_init(&s->stream, g->tokenizer, !request->keep_special);
+    bool ends;
+    TRY(sequence_constrain(g, s, &ends)); /* an empty answer is the model's choice: its first token is one that ends it */
+    if (request->n_top > 0) TRY(array_resize(&s->next_top, (size_t)request->n_top, sizeof *s->next_top, "log-probabilities"));
     return kv_pages_share(g->cache, &group->pages, n, &s->pages);
 }
 

@@ -7,11 +7,16 @@
 #ifndef TUNE_INFER_H
 #define TUNE_INFER_H
 
+#include "lib/grammar/grammar.h"
 #include "lib/model/model.h"
 #include "lib/text/text.h"
 
 /* ---- choosing a token: order and formulas of transformers' logits processors; reference values: golden/sampling/warpers.json ---- */
 
+typedef struct TokenBias {
+    int32_t id;
+    double bias; /* added to the logit of the token before everything else; -infinity: never chosen */
+} TokenBias;
 typedef struct SampleConfig {
     bool greedy;
     double temperature;                           /* 0 = greedy */
@@ -21,6 +26,8 @@ typedef struct SampleConfig {
     double repetition_penalty;                    /* 1 = off; applies to distinct tokens of prompt and completion */
     double presence_penalty, frequency_penalty;   /* 0 = off; apply to the completion only */
     int64_t no_repeat_ngram_size;                 /* 0 = off */
+    const TokenBias *bias;                        /* n_bias entries, borrowed; ids of the vocabulary */
+    size_t n_bias;
 } SampleConfig;
 /* Memory that the functions below write to, allocated by the caller: V entries each. */
 typedef struct SampleScratch {
@@ -35,7 +42,7 @@ bool sample_distribution(const SampleConfig *config, double *logits, int64_t voc
 int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
                       const SampleScratch *scratch);
 bool sample_is_greedy(const SampleConfig *config);
-bool sample_is_plain(const SampleConfig *config); /* no penalties and no filters: only the logits and the temperature matter */
+bool sample_is_plain(const SampleConfig *config); /* no biases, penalties and filters: only the logits and the temperature matter */
 /* The token for a uniform draw u in [0,1): the first whose cumulative probability exceeds u. */
 int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
 
@@ -51,6 +58,11 @@ typedef struct Prompt {
     size_t n;
     uint64_t number; /* the row's number, which keys the random numbers: (seed, number, sample, position) */
 } Prompt;
+/* One of the most likely tokens of the plain distribution (temperature 1, no penalty, no filter, no constraint). */
+typedef struct TokenLogprob {
+    int32_t id;
+    double logprob;
+} TokenLogprob;
 typedef uint64_t GenerateHandle; /* of a request in a Generator; never 0 */
 typedef struct Completion {
     size_t prompt;         /* the request's `prompt_index`; of generate(): index into prompts */
@@ -62,7 +74,10 @@ typedef struct Completion {
      * that temperature. Greedy: the same as logprobs. */
     double *tempered;
     double *filtered; /* of the chosen tokens under the final distribution, from which they were drawn; 0 when greedy */
-    Str text;         /* decoded, cut before a stop text; empty without a tokenizer */
+    /* With n_top: at each of the ids.n positions the n_top most likely tokens of the tokenizer, in order; of equal ones the lower id comes first.
+     * NULL: none were asked for */
+    TokenLogprob *top;
+    Str text; /* decoded, cut before a stop text; empty without a tokenizer */
     FinishReason finish;
     Status status; /* of FINISH_FAILED: why no token follows; its text and hint are the last ones recorded. generate() returns the status instead */
 } Completion;
@@ -147,8 +162,14 @@ typedef struct GenerateRequest {
     size_t n_stop_ids;
     const int32_t *stop_ids; /* tokens that end a completion in addition to the model's EOS, such as the chat template's end of turn */
     bool ignore_eos;         /* neither EOS nor stop_ids end a completion */
-    const Model *adapter;    /* shares the weights of the generator's model (model_share_weights) and has an adapter; NULL: the model itself */
-    OnToken *on_token;       /* may be NULL */
+    bool keep_special;       /* texts have special tokens, except the one that ends the completion */
+    int64_t n_top;           /* of Completion.top, 0 to 20 */
+    /* NULL, or what the text follows; needs a tokenizer, that of its TokenBytes. Its tokens are allowed before all filters. The completion ends with
+     * FINISH_STOP when nothing can follow, with or without EOS; EOS and stop_ids are allowed when the text is complete. Several requests may have
+     * the same constraint. */
+    Constraint *constraint;
+    const Model *adapter; /* shares the weights of the generator's model (model_share_weights) and has an adapter; NULL: the model itself */
+    OnToken *on_token;    /* may be NULL */
     OnCompletion *on_done;
     void *context; /* of both */
 } GenerateRequest;
@@ -158,7 +179,8 @@ typedef struct GenerateRequest {
 Status generator_open(const Model *model, const Tokenizer *tokenizer, const GeneratorConfig *config, Generator **generator);
 /* Adds a request. *handle 0 with ST_OK: there is no room before a running request ends. An admitted request has room until its end.
  * Its results depend on its prompt, seed, number and sample alone, not on other requests. ST_INPUT: empty prompt, unknown id, longer than the model's
- * positions or the session, stop texts without a tokenizer; ST_RESOURCE: there would be no room for it even alone. */
+ * positions or the session, stop texts or a constraint without a tokenizer, a bias of an unknown id, a constraint that no token can begin;
+ * ST_RESOURCE: there would be no room for it even alone. */
 Status generator_add(Generator *generator, const GenerateRequest *request, GenerateHandle *handle);
 /* Computes the next token of every running sample, and parts of waiting prompts; hands out finished completions, in any order. All requests are
  * computed together, whatever their adapters; only those of an adapter with full weights of its own (modules_to_save) are computed apart. Does
@@ -172,6 +194,8 @@ void generator_close(Generator *generator);               /* drops unfinished re
 int64_t generator_free_pages(const Generator *generator); /* pages of keys and values that no request has reserved */
 /* Forgets the kept pages of an adapter (or of the generator's model), before its weights change or it is freed. No request may use it. */
 void generator_forget(Generator *generator, const Model *adapter);
+/* While on_token runs: the n_top most likely tokens at the position of the token, as Completion.top has them. */
+const TokenLogprob *generator_top(const Generator *generator);
 /* What a generator holds now. Pages are those of keys and values, each of KV_PAGE_SIZE tokens. */
 typedef struct GeneratorStats {
     int64_t running, waiting;            /* samples; prompts whose samples have not all begun */
@@ -181,6 +205,8 @@ typedef struct GeneratorStats {
     int64_t shared;                      /* pages that several requests use */
     int64_t kept;                        /* pages of earlier requests, kept until their memory is needed (keep_prefixes) */
     int64_t lost_tokens;                 /* places after the last tokens in the last pages of requests */
+    int64_t cached_tokens;               /* tokens of running samples and waiting prompts that are in the cache */
+    int64_t longest_tokens;              /* the same at their full length, with max_new_tokens: what a reservation in one piece would take */
     int64_t prompt_tokens, found_tokens; /* since it was opened: tokens of admitted prompts; those of them that were in shared or kept pages */
 } GeneratorStats;
 GeneratorStats generator_stats(const Generator *generator);
@@ -197,6 +223,8 @@ typedef struct GenerateConfig {
     size_t n_stop_ids;
     const int32_t *stop_ids;
     bool ignore_eos;
+    int64_t n_top;
+    Constraint *constraint;
     int64_t max_batch;     /* sequences at a time; 0 = as many as memory reasonably allows */
     LogitBias *logit_bias; /* these as in GeneratorConfig */
     void *logit_bias_context;
@@ -240,5 +268,11 @@ typedef struct ScoreStem {
 /* Scores the branches of stems; a stem's tokens are computed once for all of its branches. logprobs[0] of a branch is that of its first token given
  * the stem. Fails as score_rows does. */
 Status score_branches(const Model *model, const ScoreStem *stems, size_t n_stems);
+/* As score_rows for one row, with the n_top likeliest tokens at each place, in order (of equal ones the lower id first). top: (n, n_top); the first
+ * n_top have ids -1 and NaN. Computes logits of a few tokens at a time. Fails as score_rows does. */
+Status score_top(const Model *model, const ScoreRow *row, int64_t n_top, TokenLogprob *top);
+/* The text as one vector of length 1: the first n_dims (at most hidden_size) of the hidden states after the final norm, of the last token or, with
+ * `mean`, their mean over all tokens. ST_INPUT: an unknown id; ST_RESOURCE. */
+Status text_vector(const Model *model, const int32_t *ids, size_t n, bool mean, int64_t n_dims, double *vector);
 
 #endif

@@ -24,12 +24,13 @@ static Tensor *rows_new(Arena *arena, const Model *model, const KvPages *pages, 
 static Status make_tensors(Arena *arena, const Model *model, KvPages *pages) {
     for (int layer = 0; layer < pages->n_layers; layer++) {
         pages->k[layer] = rows_new(arena, model, pages, model->cache_rows[layer].keys);
-        pages->v[layer] = rows_new(arena, model, pages, model->cache_rows[layer].values);
+        int64_t values = model->cache_rows[layer].values; /* 0: values are made from the keys */
+        pages->v[layer] = values ? rows_new(arena, model, pages, values) : pages->k[layer];
         if (!pages->k[layer] || !pages->v[layer]) return ST_RESOURCE;
     }
     for (int layer = 0; layer < pages->n_layers; layer++) {
         TRY(tensor_allocate(pages->k[layer], arena));
-        TRY(tensor_allocate(pages->v[layer], arena));
+        if (pages->v[layer] != pages->k[layer]) TRY(tensor_allocate(pages->v[layer], arena));
     }
     return ST_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From logits to a token. The order and the formulas are those of transformers' logits processors: presence and frequency, repetition, repeated
- * n-grams, temperature, top-k, top-p, min-p, typical, epsilon, eta. Filtered tokens have logit -infinity. */
+/* From logits to a token. The order and the formulas are those of transformers' logits processors: biases, presence and frequency, repetition,
+ * repeated n-grams, temperature, top-k, top-p, min-p, typical, epsilon, eta. Filtered tokens have logit -infinity. */
 #include "lib/infer/infer.h"
 
 #include <math.h>
@@ -12,6 +12,10 @@ static void penalize_counts(const SampleConfig *config, double *logits, const in
     for (size_t i = 0; i < n; i++) counts[tokens[i]]++;
     for (int64_t v = 0; v < vocab; v++)
         if (counts[v]) logits[v] -= config->presence_penalty + config->frequency_penalty * counts[v];
+}
+
+static void add_biases(const SampleConfig *config, double *logits) {
+    for (size_t i = 0; i < config->n_bias; i++) logits[config->bias[i].id] += config->bias[i].bias;
 }
 
 /* Penalises each distinct token once, however often it occurs. */
@@ -155,6 +159,7 @@ static void keep_eta(double epsilon, double *logits, int64_t vocab) {
 bool sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
                          const SampleScratch *scratch) {
     ASSERT(prompt_length <= n_history, "a prompt of %zu tokens in a history of %zu", prompt_length, n_history);
+    add_biases(config, logits);
     penalize_counts(config, logits, history + prompt_length, n_history - prompt_length, scratch->ids, vocab);
     penalize_repetition(config->repetition_penalty, logits, history, n_history, scratch->ids, vocab);
     ban_repeated_ngrams(config->no_repeat_ngram_size, logits, history, n_history);
@@ -175,6 +180,7 @@ bool sample_distribution(const SampleConfig *config, double *logits, int64_t voc
 
 int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
                       const SampleScratch *scratch) {
+    add_biases(config, logits);
     penalize_counts(config, logits, history + prompt_length, n_history - prompt_length, scratch->ids, vocab);
     penalize_repetition(config->repetition_penalty, logits, history, n_history, scratch->ids, vocab);
     ban_repeated_ngrams(config->no_repeat_ngram_size, logits, history, n_history);
@@ -188,8 +194,8 @@ int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab,
 bool sample_is_greedy(const SampleConfig *config) { return config->greedy || config->temperature == 0; }
 
 bool sample_is_plain(const SampleConfig *config) {
-    bool penalties =
-        config->repetition_penalty != 1 || config->presence_penalty != 0 || config->frequency_penalty != 0 || config->no_repeat_ngram_size > 0;
+    bool penalties = config->repetition_penalty != 1 || config->presence_penalty != 0 || config->frequency_penalty != 0 ||
+                     config->no_repeat_ngram_size > 0 || config->n_bias > 0;
     bool filters =
         config->top_k > 0 || config->top_p < 1 || config->min_p > 0 || config->typical_p < 1 || config->epsilon_cutoff > 0 || config->eta_cutoff > 0;
     return !penalties && (sample_is_greedy(config) || !filters);

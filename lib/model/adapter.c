@@ -7,6 +7,7 @@
 #include "lib/model/text_part.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- fully trained modules ---- */
@@ -37,6 +38,7 @@ static Status save_module(Model *model, const Module *module, bool trained) {
 size_t linear_kinds(const Model *model, const char **names, size_t cap) {
     size_t n = 0;
     for (size_t i = 0; i < model->n_linears; i++) {
+        if (model->linears[i]->copies) continue; /* a parameter, not a module */
         const char *dot = strrchr(model->linears[i]->path, '.'), *name = dot ? dot + 1 : model->linears[i]->path;
         bool known = false;
         for (size_t k = 0; k < n && !known; k++) known = strcmp(names[k], name) == 0;
@@ -57,10 +59,47 @@ void adapter_describe(const Model *model, Str *text) {
     }
     const char *path = model->n_linears ? model->linears[0]->path : "", *layers = model->config.family->names->layers;
     const char *at = strstr(path, strrchr(layers, '.') ? strrchr(layers, '.') : layers);
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const Linear *linear = model->linears[i];
+        if (!linear->copies || !linear->lora) continue;
+        const char *dot = strrchr(linear->path, '.');
+        bool seen = false;
+        size_t with = 0;
+        for (size_t k = 0; k < model->n_linears; k++) {
+            const Linear *other = model->linears[k];
+            bool same = other->copies && other->lora && text_ends_with(other->path, dot);
+            seen |= same && k < i;
+            with += same;
+        }
+        if (!seen) str_printf(&list, "%s%zu experts%s of %lld experts each", list.len ? ", " : "", with, dot, (long long)linear->copies);
+        total++;
+    }
     if (total) str_printf(text, "%zu linear layer%s", total, plural((int64_t)total));
     if (total && model->config.wrapper && at) str_printf(text, " of the text part, %.*s", (int)(at - path), path);
     if (total) str_printf(text, ": %s", str_text(&list));
     str_release(&list);
+}
+
+/* Whether a layer has a branch, its own or a part of that of all experts together. */
+static bool is_covered(const Linear *linear) { return linear->lora || (linear->together && linear->together->lora); }
+
+void adapter_describe_rest(const Model *model, Str *text) {
+    const char *names[MAX_KINDS];
+    size_t n = linear_kinds(model, names, COUNT_OF(names)), n_kinds = 0;
+    for (size_t k = 0; k < n; k++)
+        for (int expert = 0; expert < 2; expert++) {
+            size_t without = 0;
+            for (size_t i = 0; i < model->n_linears; i++) {
+                const Linear *linear = model->linears[i];
+                without += !linear->copies && (linear->together != NULL) == (expert != 0) && !is_covered(linear) && module_matches(linear->path, &names[k], 1);
+            }
+            if (without) str_printf(text, "%s%zu %s%s", n_kinds++ ? ", " : "", without, names[k], expert ? " of experts" : "");
+        }
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const Linear *linear = model->linears[i];
+        if (!linear->copies || !linear->weight || linear->lora) continue;
+        str_printf(text, "%s%s", n_kinds++ ? ", " : "", linear->path);
+    }
 }
 
 static Status unknown_target(const Model *model, const char *target) {
@@ -102,7 +141,7 @@ static void list_kinds(const Model *model, Str *list) {
 
 static Status check_regex(const Model *model, const LoraConfig *config) {
     bool found = false;
-    for (size_t i = 0; i < model->n_linears && !found; i++) found = lora_targets(config, model->linears[i]->path);
+    for (size_t i = 0; i < model->n_linears && !found; i++) found = lora_targets(config, model->linears[i]);
     if (found) return ST_OK;
     Str list = {0};
     list_kinds(model, &list);
@@ -112,11 +151,47 @@ static Status check_regex(const Model *model, const LoraConfig *config) {
     return ST_CONFIG;
 }
 
+/* "mlp.experts.gate_up_proj, mlp.experts.down_proj": the layers of all experts together, by their names within a layer. */
+static Status unknown_parameter(const Model *model, const char *name) {
+    Str list = {0};
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const Linear *linear = model->linears[i];
+        const char *at = linear->copies ? strstr(linear->path, "experts.") : NULL;
+        if (at && !strstr(list.data ? list.data : "", at)) str_printf(&list, "%s%s", list.len ? ", " : "", at);
+    }
+    status_fail(ST_CONFIG, "target parameter '%s' matches nothing in '%s'", name, model->dir);
+    if (list.len)
+        status_hint(ST_CONFIG, "there are %s", str_text(&list));
+    else
+        status_hint(ST_CONFIG, "target_parameters are of models with experts, and this one has none");
+    str_release(&list);
+    return ST_CONFIG;
+}
+
+static Status check_parameters(const Model *model, const LoraConfig *config) {
+    for (size_t t = 0; t < config->n_parameters; t++) {
+        bool found = false;
+        for (size_t i = 0; i < model->n_linears && !found; i++)
+            found = model->linears[i]->copies && module_matches(model->linears[i]->path, &config->parameters[t], 1);
+        if (!found) return unknown_parameter(model, config->parameters[t]);
+    }
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const Linear *linear = model->linears[i];
+        if (linear->together && lora_targets(config, linear) && lora_targets(config, linear->together)) {
+            status_fail(ST_CONFIG, "'%s' would get two adapters: one of its own, and one of all experts together", linear->path);
+            return status_hint(ST_CONFIG, "name experts in target_modules or in target_parameters, not in both");
+        }
+    }
+    return ST_OK;
+}
+
 static Status check_targets(const Model *model, const LoraConfig *config) {
+    TRY(check_parameters(model, config));
     if (config->target_regex) return check_regex(model, config);
     for (size_t t = 0; t < config->n_targets; t++) {
         bool found = false;
-        for (size_t i = 0; i < model->n_linears && !found; i++) found = module_matches(model->linears[i]->path, &config->targets[t], 1);
+        for (size_t i = 0; i < model->n_linears && !found; i++)
+            found = !model->linears[i]->copies && module_matches(model->linears[i]->path, &config->targets[t], 1);
         if (!found) return unknown_target(model, config->targets[t]);
     }
     return ST_OK;
@@ -127,7 +202,7 @@ static Status check_patterns(const Model *model, const LoraConfig *config, const
     for (size_t k = 0; k < n; k++) {
         bool found = false;
         for (size_t i = 0; i < model->n_linears && !found; i++)
-            found = lora_targets(config, model->linears[i]->path) && pattern_key_matches(keys[k], model->linears[i]->path);
+            found = lora_targets(config, model->linears[i]) && pattern_key_matches(keys[k], model->linears[i]->path);
         if (!found)
             return status_hint(status_fail(ST_CONFIG, "'%s' of %s matches no module that gets an adapter", keys[k], what),
                                "it is a module's name or path, or a regular expression for one");
@@ -143,7 +218,7 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
             if (module->bare || !module_matches(module->path, &config->saved[t], 1)) continue; /* bare: no module to PEFT */
             found = true;
             if (module_matches(module->path, config->saved, t)) continue; /* already saved under a name */
-            if (module->linear && lora_targets(config, module->path))
+            if (module->linear && lora_targets(config, module->linear))
                 return status_fail(ST_CONFIG, "'%s' is in modules_to_save and a LoRA target at once", module->path);
             TRY(save_module(model, module, true));
         }
@@ -197,7 +272,7 @@ static Status attach(Model *model, const LoraConfig *config, uint64_t seed) {
     TRY(check_patterns(model, config, config->alpha_keys, config->n_alpha_pattern, "alpha_pattern"));
     DType dtype = model->compute == DT_F64 ? DT_F64 : DT_F32;
     for (size_t i = 0; i < model->n_linears; i++)
-        if (lora_targets(config, model->linears[i]->path))
+        if (lora_targets(config, model->linears[i]))
             TRY(lora_attach(model->linears[i], config, seed, dtype, model->device, model->arena, &model->params));
     lora_set_lr_ratio(&model->params, config->lr_ratio > 0 ? config->lr_ratio : 1);
     TRY(save_named_modules(model, config));
@@ -247,6 +322,24 @@ static bool saved_means(const Model *model, const char *name, const char *path) 
     return means;
 }
 
+/* ---- pairs of all experts together: families.md, section 12 ---- */
+
+const char *together_path(const Linear *linear, bool both, Arena *arena) {
+    const char *dot = strrchr(linear->path, '.');
+    bool inner = both && strcmp(dot, ".gate_up_proj") == 0;
+    return arena_printf(arena, "%.*s%s", (int)(dot - linear->path), linear->path, inner ? ".base_layer" : "");
+}
+
+bool together_has_both(const Model *model, const LoraConfig *config, const Linear *linear) {
+    size_t n = (size_t)(strrchr(linear->path, '.') - linear->path);
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const Linear *other = model->linears[i];
+        if (other != linear && other->copies && strncmp(other->path, linear->path, n + 1) == 0 && lora_targets(config, other))
+            return lora_targets(config, linear);
+    }
+    return false;
+}
+
 /* A hint for the most common cause: the adapter was made for another base. */
 static Status hint_other_model(const AdapterReader *reader) {
     if (reader->settings->base[0] == '\0') return status_hint(ST_INPUT, "the adapter may be for another model than '%s'", reader->model->dir);
@@ -293,18 +386,51 @@ static void drop_weight(const Model *model, const Linear *linear) {
     if (stored && linear->weight->storage->kind == STORAGE_MAPPED) model_drop_pages(model, stored->data, stored->bytes);
 }
 
+/* B of all experts, (out, E r) with the expert's number running fastest, becomes (E out, r). */
+static Status fill_together(AdapterReader *reader, const StoredTensor *stored, const Linear *linear, Param *param) {
+    int64_t E = linear->copies, out = linear->out, rank = tensor_width(param->tensor), count = tensor_count(param->tensor);
+    if (stored_check(stored, 2, (int64_t[]){out, E * rank}) != ST_OK) return hint_other_model(reader);
+    reader->used[stored - reader->files->tensors] = true;
+    float *values = malloc((size_t)(count + 1) * sizeof *values);
+    if (!values) return status_fail(ST_RESOURCE, "out of memory for tensor '%s'", stored->name);
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t o = 0; o < out; o++)
+            for (int64_t j = 0; j < rank; j++) values[(e * out + o) * rank + j] = (float)stored_get(stored, o * E * rank + j * E + e);
+    Status status = tensor_convert(param->tensor, 0, values, DT_F32, count);
+    free(values);
+    TRY(status);
+    TRY(tensor_check_finite(param->tensor, stored->name, stored->file));
+    if (reader->trained) return param->trained ? ST_OK : params_train(param, reader->model->arena);
+    param->tensor->storage->constant = true;
+    return ST_OK;
+}
+
+/* An adapter of another number of experts. */
+static Status check_experts(const StoredTensor *a, const Linear *linear) {
+    int64_t rank = tensor_width(linear->lora->b), n = a->n_dims == 2 ? a->shape[0] : 0;
+    if (!linear->copies || a->n_dims != 2 || n == rank * linear->copies || n % rank != 0 || a->shape[1] != linear->in) return ST_OK;
+    status_fail(ST_INPUT, "tensor '%s' in '%s' has pairs of %lld experts of rank %lld, and the model has %lld experts", a->name, a->file,
+                (long long)(n / rank), (long long)rank, (long long)linear->copies);
+    return status_hint(ST_INPUT, "the adapter is of another model, or adapter_config.json has another rank ('r', 'rank_pattern')");
+}
+
 static Status load_branch(AdapterReader *reader, Linear *linear) {
     Model *model = reader->model;
-    const StoredTensor *a = find_tensor(reader, linear->path, "lora_A.weight"), *b = find_tensor(reader, linear->path, "lora_B.weight");
+    const LoraConfig *config = &reader->settings->lora;
+    if (linear->copies && !lora_targets(config, linear)) return ST_OK;
+    const char *path = linear->copies ? together_path(linear, together_has_both(model, config, linear), model->arena) : linear->path;
+    if (!path) return ST_RESOURCE;
+    const StoredTensor *a = find_tensor(reader, path, "lora_A.weight"), *b = find_tensor(reader, path, "lora_B.weight");
     if (!a && !b) return ST_OK;
     if (!a || !b)
-        return status_fail(ST_INPUT, "tensor '%s%s.%s' is missing in '%s'", PEFT_PREFIX, linear->path, a ? "lora_B.weight" : "lora_A.weight",
+        return status_fail(ST_INPUT, "tensor '%s%s.%s' is missing in '%s'", PEFT_PREFIX, path, a ? "lora_B.weight" : "lora_A.weight",
                            (a ? a : b)->file);
     const size_t first = model->params.n;
     TRY(lora_add_branch(linear, &reader->settings->lora, model->compute == DT_F64 ? DT_F64 : DT_F32, model->device, model->arena, &model->params));
     drop_weight(model, linear);
-    TRY(check_rank(a, linear));
+    TRY(linear->copies ? check_experts(a, linear) : check_rank(a, linear));
     TRY(adapter_fill(reader, a, &model->params.items[first]));
+    if (linear->copies) return fill_together(reader, b, linear, &model->params.items[first + 1]);
     TRY(adapter_fill(reader, b, &model->params.items[first + 1]));
     return linear->lora->magnitude ? load_magnitude(reader, linear, a->file, &model->params.items[first + 2]) : ST_OK;
 }
@@ -394,13 +520,15 @@ static Status check_complete(const AdapterReader *reader, const char *dir) {
     for (size_t i = 0; i < model->n_linears; i++) {
         const Linear *linear = model->linears[i];
         n += linear->lora != NULL;
-        const char *key = adapter_left_out_by(reader->settings, linear->path);
+        const char *key = adapter_left_out_by(reader->settings, linear);
         if (linear->lora && key) {
             status_fail(ST_INPUT, "'%s' has tensors of '%s', which '%s' in adapter_config.json leaves out", dir, linear->path, key);
             return status_hint(ST_INPUT, "PEFT would leave them out: take the adapter_config.json that was saved with these tensors");
         }
         if (linear->lora || key) continue;
-        status_fail(ST_INPUT, "tensor '%s%s.lora_A.weight' is missing in '%s'", PEFT_PREFIX, linear->path, dir);
+        const char *path = linear->copies ? together_path(linear, together_has_both(model, lora, linear), model->arena) : linear->path;
+        if (!path) return ST_RESOURCE;
+        status_fail(ST_INPUT, "tensor '%s%s.lora_A.weight' is missing in '%s'", PEFT_PREFIX, path, dir);
         return hint_other_model(reader);
     }
     for (size_t t = 0; t < lora->n_saved; t++) {

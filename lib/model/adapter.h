@@ -21,6 +21,8 @@ Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);
 Status adapter_base(const char *dir, Arena *arena, const char **base);
 /* Appends the layers with a branch: "28 linear layers: 4 q_proj, 4 k_proj, ...", for a wrapped model with their place; nothing if there are none. */
 void adapter_describe(const Model *model, Str *text);
+/* Appends the layers without a branch, by kind, of a model that has an adapter: "without adapter: 4 gate (routers), ..."; nothing if all have one. */
+void adapter_describe_rest(const Model *model, Str *text);
 /* Writes adapter_config.json and adapter_model.safetensors in PEFT's format. base: name_or_path of the base model. The folder appears complete or not
  * at all. Returns failures of writing. */
 Status adapter_save(const Model *model, const char *dir, const char *base);

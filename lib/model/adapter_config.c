@@ -12,8 +12,8 @@
 
 /* Keys of other adapter kinds: refused unless null, false, zero or empty. */
 static const char *const unsupported[] = {
-    "lora_bias",  "layer_replication", "trainable_token_indices", "target_parameters", "use_qalora",  "alora_invocation_tokens",
-    "use_bdlora", "arrow_config",      "megatron_config",         "monteclora_config", "kasa_config", "velora_config",
+    "lora_bias",    "layer_replication", "trainable_token_indices", "use_qalora",  "alora_invocation_tokens", "use_bdlora",
+    "arrow_config", "megatron_config",   "monteclora_config",       "kasa_config", "velora_config",
 };
 
 static bool is_off(const json_t *value) {
@@ -71,6 +71,8 @@ static Status read_targets(const json_t *json, const char *path, Arena *arena, L
     if (json_is_string(targets) && strcmp(json_string_value(targets), "all-linear") == 0) return ST_OK;
     TRY(read_regex_or_names(json, path, "target_modules", arena, &config->target_regex, &config->n_targets, &config->targets));
     if (config->target_regex || config->n_targets > 0) return ST_OK;
+    config->only_parameters = config->n_parameters > 0;
+    if (config->only_parameters) return ST_OK;
     status_fail(ST_INPUT, "'target_modules' in '%s' names no module", path);
     return status_hint(ST_INPUT, "PEFT would guess them by the model's family: name those that adapter_model.safetensors has tensors of");
 }
@@ -104,6 +106,7 @@ static const char *const harmless[] = {
     "lora_alpha",
     "lora_dropout",
     "target_modules",
+    "target_parameters",
     "exclude_modules",
     "modules_to_save",
     "bias",
@@ -148,6 +151,7 @@ static Status parse_lora(const json_t *json, const char *path, Arena *arena, Lor
     TRY(json_get_bool(json, path, "use_dora", &config->use_dora));
     if (config->rank < 1 || config->rank > 1 << 20) return status_fail(ST_INPUT, "rank %lld in '%s'", (long long)config->rank, path);
     if (!(config->dropout >= 0 && config->dropout < 1)) return status_fail(ST_INPUT, "lora_dropout %g in '%s'", config->dropout, path);
+    TRY(read_names(json, path, "target_parameters", arena, &config->n_parameters, &config->parameters));
     TRY(read_targets(json, path, arena, config));
     TRY(read_names(json, path, "modules_to_save", arena, &config->n_saved, &config->saved));
     double *ranks = NULL;
@@ -244,12 +248,13 @@ Status adapter_decides(const AdapterSettings *settings, const char *path) {
     return status;
 }
 
-const char *adapter_left_out_by(const AdapterSettings *settings, const char *path) {
+const char *adapter_left_out_by(const AdapterSettings *settings, const Linear *linear) {
+    const char *path = linear->path;
     const LoraConfig *lora = &settings->lora;
     if (settings->excluded_regex ? pattern_matches(settings->excluded_regex, path) : module_matches(path, settings->excluded, settings->n_excluded))
         return "exclude_modules";
     if (module_matches(path, lora->saved, lora->n_saved)) return "modules_to_save";
-    if (!lora_targets(lora, path)) return "target_modules";
+    if (!lora_targets(lora, linear)) return linear->copies ? "target_parameters" : "target_modules";
     for (size_t i = 0; i < lora->n_targets; i++)
         if (strcmp(lora->targets[i], path) == 0) return NULL; /* a full path matches in any layer */
     return settings->n_layers == 0 || in_layers(settings, path) ? NULL : "layers_to_transform";

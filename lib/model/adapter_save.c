@@ -6,6 +6,7 @@
 #include "lib/model/text_part.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void write_names(JsonWriter *w, const char *key, const char *const *names, size_t n) {
@@ -98,24 +99,32 @@ static bool regex_says(const Model *model, const char *regex, const TextNames *n
 static void write_targets(JsonWriter *w, const Model *model) {
     const LoraConfig *lora = &model->lora;
     bool exact = true, text_part = is_text_part(model);
-    for (size_t i = 0; i < model->n_linears; i++) exact &= (model->linears[i]->lora != NULL) == lora_targets(lora, model->linears[i]->path);
+    for (size_t i = 0; i < model->n_linears; i++) exact &= (model->linears[i]->lora != NULL) == lora_targets(lora, model->linears[i]);
     for (int i = NAMES_MODEL_LANGUAGE_MODEL; i <= NAMES_LANGUAGE_MODEL && text_part && exact && lora->target_regex; i++)
         exact = regex_says(model, lora->target_regex, &text_names[i]);
-    if (exact && lora->target_regex) {
+    if (lora->only_parameters) {
+        write_names(w, "target_modules", NULL, 0);
+    } else if (exact && lora->target_regex) {
         jw_string(w, "target_modules", lora->target_regex);
     } else if (text_part) {
         write_text_targets(w, model, by_kinds(model));
     } else if (exact && lora->n_targets) {
         write_names(w, "target_modules", lora->targets, lora->n_targets);
-    } else if (exact) {
+    } else if (exact && model->n_routers == 0) {
         const char *names[MAX_KINDS];
         write_names(w, "target_modules", names, linear_kinds(model, names, COUNT_OF(names)));
-    } else {
+    } else { /* with experts a name such as up_proj would match those, too */
         jw_array(w, "target_modules");
         for (size_t i = 0; i < model->n_linears; i++)
-            if (model->linears[i]->lora) jw_string(w, NULL, model->linears[i]->path);
+            if (model->linears[i]->lora && !model->linears[i]->copies) jw_string(w, NULL, model->linears[i]->path);
         jw_end_array(w);
     }
+}
+
+/* The names of parameters that got pairs: only where some did, since old versions of PEFT refuse the key. */
+static void write_parameters(JsonWriter *w, const Model *model) {
+    const LoraConfig *lora = &model->lora;
+    if (lora->n_parameters > 0) write_names(w, "target_parameters", lora->parameters, lora->n_parameters);
 }
 
 /* Ranks and scales as given by the patterns if these match the written paths; otherwise by full paths. */
@@ -129,7 +138,7 @@ static void write_patterns(JsonWriter *w, const Model *model, bool ranks) {
     for (size_t i = 0; i < model->n_linears; i++) {
         const LoraBranch *branch = model->linears[i]->lora;
         if (branch) lora_rank_and_scale(lora, model->linears[i]->path, &rank, &scale, &alpha);
-        exact = exact && (!branch || (rank == branch->a->shape[0] && scale == branch->scale));
+        exact = exact && (!branch || (rank == tensor_width(branch->b) && scale == branch->scale));
     }
     for (size_t i = 0; i < n && exact && is_text_part(model); i++) exact = !strstr(ranks ? lora->rank_keys[i] : lora->alpha_keys[i], "_model");
     for (size_t i = 0; i < n && exact; i++) {
@@ -141,7 +150,7 @@ static void write_patterns(JsonWriter *w, const Model *model, bool ranks) {
     for (size_t i = 0; i < model->n_linears && !exact; i++) {
         const Linear *linear = model->linears[i];
         if (!linear->lora) continue;
-        rank = linear->lora->a->shape[0];
+        rank = tensor_width(linear->lora->b);
         alpha = linear->lora->scale * (lora->use_rslora ? sqrt((double)rank) : (double)rank);
         const char *path = is_text_part(model) ? inner_path(model, linear) : linear->path;
         if (ranks && rank != lora->rank) jw_int(w, path, rank);
@@ -210,6 +219,7 @@ static Status write_config(const Model *model, const char *path, const char *bas
     write_patterns(&w, model, true);
     jw_null(&w, "revision");
     write_targets(&w, model);
+    write_parameters(&w, model);
     jw_string(&w, "task_type", model->score ? "SEQ_CLS" : "CAUSAL_LM");
     if (lora->use_dora) jw_bool(&w, "use_dora", true);
     jw_bool(&w, "use_rslora", lora->use_rslora);
@@ -220,6 +230,38 @@ static Status write_config(const Model *model, const char *path, const char *bas
     return status;
 }
 
+/* The layer of all experts together that a parameter is a factor of; NULL: it is of another kind. */
+static const Linear *together_of(const Model *model, const Param *param) {
+    if (param->role != PARAM_LORA_A && param->role != PARAM_LORA_B) return NULL;
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const Linear *linear = model->linears[i];
+        if (linear->copies && linear->lora && (linear->lora->a == param->tensor || linear->lora->b == param->tensor)) return linear;
+    }
+    return NULL;
+}
+
+/* B (E out, r) as PEFT has it: (out, E r), the expert's number running fastest. */
+static Status write_together(SafetensorsWriter *writer, const Tensor *b, const Linear *linear) {
+    int64_t E = linear->copies, out = linear->out, rank = tensor_width(b), count = tensor_count(b);
+    float *ours = malloc((size_t)(2 * count + 1) * sizeof *ours), *theirs = ours + count;
+    if (!ours) return status_fail(ST_RESOURCE, "out of memory for tensor '%s'", b->name);
+    Status status = tensor_floats(b, 0, count, ours);
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t o = 0; o < out; o++)
+            for (int64_t j = 0; j < rank; j++) theirs[o * E * rank + j * E + e] = ours[(e * out + o) * rank + j];
+    if (status == ST_OK) safetensors_write(writer, theirs, (size_t)count * sizeof *theirs);
+    free(ours);
+    return status;
+}
+
+/* The name of a parameter in the file, after PEFT's prefix. */
+static const char *param_name(const Model *model, const Param *param, const Linear *together) {
+    if (param->role == PARAM_SAVED) return saved_path(model, param->name);
+    if (!together) return param->name;
+    const char *path = together_path(together, together_has_both(model, &model->lora, together), model->arena);
+    return path ? arena_printf(model->arena, "%s.lora_%c.weight", path, param->role == PARAM_LORA_A ? 'A' : 'B') : NULL;
+}
+
 static Status write_tensors(const Model *model, const char *path) {
     SafetensorsWriter *writer;
     TRY(safetensors_writer_new(path, &writer));
@@ -228,13 +270,20 @@ static Status write_tensors(const Model *model, const char *path) {
             const Param *param = &model->params.items[i];
             const Tensor *tensor = param->tensor;
             if (param->role == PARAM_BASE || param->role == PARAM_CHECKPOINT_ONLY) continue;
+            const Linear *together = together_of(model, param);
+            bool turned = together && param->role == PARAM_LORA_B;
             if (pass == 1) {
-                safetensors_write_tensor(writer, tensor, DT_F32);
-                continue;
+                Status status = turned ? write_together(writer, tensor, together) : ST_OK;
+                if (!turned) safetensors_write_tensor(writer, tensor, DT_F32);
+                if (status == ST_OK) continue;
+                safetensors_abandon(writer);
+                return status;
             }
+            const int64_t shape[] = {together ? together->out : 0, together ? together->copies * tensor_width(tensor) : 0};
+            const char *its = param_name(model, param, together);
             Str name = {0};
-            str_printf(&name, "%s%s", PEFT_PREFIX, param->role == PARAM_SAVED ? saved_path(model, param->name) : param->name);
-            safetensors_declare(writer, str_text(&name), DT_F32, tensor->n_dims, tensor->shape);
+            str_printf(&name, "%s%s", PEFT_PREFIX, its ? its : param->name);
+            safetensors_declare(writer, str_text(&name), DT_F32, tensor->n_dims, turned ? shape : tensor->shape);
             str_release(&name);
         }
     return safetensors_commit(writer);

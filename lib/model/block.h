@@ -31,6 +31,7 @@ typedef struct BlockBuilder {
     Model *model;
     int64_t layer;
     int64_t index; /* stands for '*' in names of parts: "mlp.experts.*.up_proj" */
+    bool sparse, fixed; /* of the modules that are added: see Module */
     Status status; /* the first failure */
 } BlockBuilder;
 /* Each adds a module to the model, in the order of the forward pass. part: its name within the layer. The slots get their tensors when the model is
@@ -39,6 +40,9 @@ void build_linear(BlockBuilder *builder, const char *part, Linear *linear, int64
 void build_norm(BlockBuilder *builder, const char *part, Norm *norm, int64_t width); /* NULL part: none */
 /* A weight that is neither. bare: the tensor has the name of the part alone, without ".weight". n_dims: 1 to 3. */
 void build_weight(BlockBuilder *builder, const char *part, bool bare, Tensor **weight, int n_dims, const int64_t *shape);
+/* One linear layer of each of `copies` experts, together: see Linear.copies. part: the name of the tensor of three dimensions. stored: the checkpoint
+ * has that tensor, (copies, out, in) or with in_out (copies, in, out); else each expert has tensors of its own. */
+void build_together(BlockBuilder *builder, const char *part, Linear *linear, int64_t copies, int64_t in, int64_t out, bool in_out, bool stored);
 /* Adds a row to the cache: `keys` and `values` numbers of each token. Returns its place there (AttentionArgs.layer). */
 int build_cache_row(BlockBuilder *builder, int64_t keys, int64_t values);
 /* Adds a state of `width` numbers to what the cache keeps of each sequence. Returns its place there (SequenceStates.items). */
@@ -89,6 +93,7 @@ typedef struct AttentionForm {
     const char *o;
     const char *q_norm, *k_norm; /* before the rotation; NULL: none */
     bool norm_all_heads;         /* these norms are over all heads of a token together, not over each head */
+    const char *sinks;           /* a logit for each head whose share of the softmax is dropped; NULL: none */
 } AttentionForm;
 /* act(up x), then down. */
 typedef struct MlpForm {
@@ -100,5 +105,22 @@ typedef struct GatedMlpForm {
     const char *gate_up; /* one projection instead of the two, gate first */
     const char *down;
 } GatedMlpForm;
+/* Softmax attention whose keys and values are made from few numbers of each token (ModelConfig.latent), which are all that the cache keeps. */
+typedef struct LatentForm {
+    const char *q;           /* if q_rank is 0; else the three after it */
+    const char *q_a, *q_norm, *q_b;
+    const char *kv_a, *kv_norm, *kv_b, *o;
+} LatentForm;
+/* Gated MLPs of which a router chooses some for each token (ModelConfig.experts), and one that all tokens pass. A checkpoint has tensors for each
+ * expert, or tensors of all of them (`together`). */
+typedef struct ExpertsForm {
+    const char *router;
+    const char *choice_bias;       /* a number for each expert, added to its score for the choice only; NULL: none */
+    const char *gate, *up, *down;  /* of expert '*' */
+    const char *gate_up_together, *down_together;
+    bool in_out;                   /* only together, as (E, in, out), with biases "<name>_bias", columns of gate and up in turn: see op_clamped_glu */
+    const char *shared_gate, *shared_up, *shared_down; /* NULL: there is none */
+    const char *shared_scale;      /* its output is multiplied by the sigmoid of this layer; NULL: it is not */
+} ExpertsForm;
 
 #endif

@@ -9,6 +9,7 @@ typedef struct AttentionBlock {
     Norm q_norm, k_norm;
     LayerRope rope;
     AttentionArgs args;
+    Tensor *sinks;
 } AttentionBlock;
 
 static void attention_build(BlockBuilder *builder, const void *given, void *result) {
@@ -26,6 +27,7 @@ static void attention_build(BlockBuilder *builder, const void *given, void *resu
     build_norm(builder, form->q_norm, &block->q_norm, form->norm_all_heads ? q_width : c->head_dim);
     build_norm(builder, form->k_norm, &block->k_norm, form->norm_all_heads ? kv_width : c->head_dim);
     build_linear(builder, form->o, &block->o, q_width, c->hidden_size, c->o_bias);
+    if (form->sinks) build_weight(builder, form->sinks, true, &block->sinks, 1, &c->num_attention_heads);
     block->rope = c->layer_rope ? c->layer_rope[builder->layer] : LAYER_ROPE;
     block->args = (AttentionArgs){
         .layer = build_cache_row(builder, kv_width, kv_width),
@@ -64,6 +66,7 @@ static Tensor *attention_forward(const LayerContext *context, const Sublayer *su
     }
     AttentionArgs args = block->args;
     args.layout = &context->batch.layout;
+    args.sinks = block->sinks;
     return sublayer_project(context, sublayer, tape, &block->o, op_attention(tape, q, k, v, &args), residual);
 }
 

@@ -75,7 +75,8 @@ static bool built(BlockBuilder *builder, const void *module) {
 }
 
 void build_linear(BlockBuilder *builder, const char *part, Linear *linear, int64_t in, int64_t out, bool bias) {
-    built(builder, add_linear(builder->model, layer_path(builder, part), linear, in, out, bias));
+    Module *module = add_linear(builder->model, layer_path(builder, part), linear, in, out, bias);
+    if (built(builder, module)) module->sparse = builder->sparse;
 }
 
 void build_norm(BlockBuilder *builder, const char *part, Norm *norm, int64_t width) {
@@ -84,7 +85,25 @@ void build_norm(BlockBuilder *builder, const char *part, Norm *norm, int64_t wid
 
 void build_weight(BlockBuilder *builder, const char *part, bool bare, Tensor **weight, int n_dims, const int64_t *shape) {
     Module *module = add_module(builder->model, layer_path(builder, part), weight, n_dims, shape);
-    if (built(builder, module)) module->bare = bare;
+    if (!built(builder, module)) return;
+    module->bare = bare;
+    module->sparse = builder->sparse;
+    module->fixed = builder->fixed;
+}
+
+void build_together(BlockBuilder *builder, const char *part, Linear *linear, int64_t copies, int64_t in, int64_t out, bool in_out, bool stored) {
+    Model *model = builder->model;
+    const char *path = layer_path(builder, part);
+    Linear **linears = grown(model->arena, model->linears, model->n_linears, sizeof *linears);
+    if (!built(builder, path) || !built(builder, linears)) return;
+    *linear = (Linear){.path = path, .in = in, .out = out, .index = model->n_linears, .copies = copies, .only_named = true};
+    model->linears = linears;
+    model->linears[model->n_linears++] = linear;
+    Module *module = stored ? add_module(model, path, &linear->weight, 3, (int64_t[]){copies, in_out ? in : out, in_out ? out : in}) : NULL;
+    if (!stored || !built(builder, module)) return;
+    module->bare = module->sparse = true;
+    module->in_out = in_out;
+    module->linear = linear;
 }
 
 int build_cache_row(BlockBuilder *builder, int64_t keys, int64_t values) {

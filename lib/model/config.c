@@ -157,6 +157,7 @@ Activation config_activation(ConfigReader *reader, const char *key, const char *
         {"gelu", ACT_GELU_ERF},       {"gelu_python", ACT_GELU_ERF},
         {"gelu_new", ACT_GELU_TANH},  {"gelu_pytorch_tanh", ACT_GELU_TANH},
         {"gelu_fast", ACT_GELU_TANH}, {"relu", ACT_RELU},
+        {"sigmoid", ACT_SIGMOID},
     };
     const char *name = config_text(reader, key, fallback);
     for (size_t i = 0; i < COUNT_OF(known); i++)

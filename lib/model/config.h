@@ -40,6 +40,20 @@ typedef enum NormKind {
     NORM_RMS,  /* x / rms(x) * weight */
     NORM_LAYER /* (x - mean) / deviation * weight + bias */
 } NormKind;
+/* Layers of experts; n 0: the model has none. */
+typedef struct ExpertsConfig {
+    int64_t n, width;     /* of each expert's inner values */
+    int64_t shared_width; /* of the expert that all tokens pass; 0 = none */
+    RouterArgs router;
+    bool wide_router;   /* logits of the router are in f32, also in a step of bf16 */
+    double limit, alpha; /* of op_clamped_glu */
+    bool together;      /* the checkpoint has one tensor of three dimensions for all experts of a layer */
+} ExpertsConfig;
+/* Latent attention (MLA): keys and values of all heads come from kv_rank numbers of a token. kv_rank 0: the model has none. */
+typedef struct LatentConfig {
+    int64_t q_rank, kv_rank; /* q_rank 0: queries come from the token itself */
+    int64_t nope, rope, v;   /* numbers of a head: of queries and keys without and with rotation, of values */
+} LatentConfig;
 /* The parts outside the layers that have a name in the checkpoint. */
 typedef struct PartNames {
     const char *prefix; /* prefix that some checkpoints omit: "model." */
@@ -87,6 +101,8 @@ struct ModelConfig {
     const LayerForm **layer_forms; /* per layer; NULL = the family's on all */
     bool learned_positions;        /* gpt2 */
     bool qkv_bias, o_bias, mlp_bias;
+    ExpertsConfig experts;
+    LatentConfig latent;
     Activation activation;
     bool in_out_weights; /* Conv1D layout */
     bool tie_word_embeddings;

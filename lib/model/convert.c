@@ -109,6 +109,10 @@ Status tensor_convert(Tensor *tensor, int64_t at, const void *from, DType dtype,
 
 Status tensor_floats(const Tensor *tensor, int64_t at, int64_t n, float *out) {
     double buffer[PIECE];
+    if (dtype_is_quantised(tensor->dtype)) {
+        tensor_dequantise(tensor, at, n, out);
+        return ST_OK;
+    }
     for (int64_t done = 0, some; done < n; done += some) {
         some = n - done;
         const void *piece = tensor_piece(tensor, at + done, &some, buffer, sizeof buffer);

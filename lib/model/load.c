@@ -3,6 +3,7 @@
 #include "lib/base/log.h"
 #include "lib/base/work.h"
 #include "lib/model/convert.h"
+#include "lib/model/experts/experts.h"
 #include "lib/model/parts.h"
 #include "lib/model/scalar_head.h"
 #include "lib/model/text_part.h"
@@ -117,9 +118,10 @@ static bool read_in_place(const Model *model, const StoredTensor *stored, const 
     return device->packed_bytes(shape[0], shape[1], stored->dtype, model->compute, true) == 0;
 }
 
-/* Quantised weights become what products compute with. Values that are read once, for merging, are not rounded. */
-static DType dequantised_dtype(const Loader *loader) {
+/* Values of quantised weights become what products compute with. Values that are read once, for merging, are not rounded. */
+static DType dequantised_dtype(const Loader *loader, const StoredTensor *stored) {
     DType compute = loader->model->compute;
+    if (strcmp(stored->dtype_text, "MXFP4") == 0 && compute != DT_F64) return DT_BF16; /* which has all of its values */
     return loader->options->streamed && compute == DT_BF16 ? DT_F32 : compute;
 }
 
@@ -128,34 +130,77 @@ static Status quantised_whole(const StoredTensor *stored) {
     return status_hint(ST_CONFIG, "add a lora section to the recipe, or take the model that the file was made from");
 }
 
+/* Products and lookups of rows read codes. */
+static bool keeps_codes(const Loader *loader, const StoredTensor *stored, const Module *module) {
+    const Model *model = loader->model;
+    bool readable = module->linear || module->weight == &model->head || module->weight == &model->embed || module->weight == &model->position_embed;
+    return readable && module->n_dims == 2 && stored_is_quantised(stored) && (!stored->read || stored->pack) && !loader->options->dequantize &&
+           (model->device->host_memory || model->device->planned);
+}
+
+/* A weight that stays as it is stored. Products read it in place, so it becomes a copy in private memory (read_in_place), if it is not there. */
+static Status load_codes(const Loader *loader, const StoredTensor *stored, const Module *module, Tensor **tensor) {
+    const Model *model = loader->model;
+    const Mapping *mapping = model_mapping(model, stored->data);
+    Packing *packing;
+    if (stored->pack) {
+        TRY(stored->pack(stored->parts, model->arena, &packing));
+        model_drop_pages(model, stored->codes, stored->codes_bytes);
+        *tensor = tensor_packed(model->arena, model->device, module->n_dims, module->shape, packing);
+        if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
+    } else if (mapping && !loader->options->streamed) {
+        TRY(stored_copy(model, stored, stored->dtype, module->n_dims, module->shape, tensor));
+    } else {
+        *tensor = mapping ? tensor_mapped(model->arena, model->device, stored->dtype, module->n_dims, module->shape, stored->data)
+                          : tensor_view(model->arena, model->device, stored->dtype, module->n_dims, module->shape, (void *)(uintptr_t)stored->data);
+        if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
+        if (mapping) file_watch_truncation(mapping);
+    }
+    (*tensor)->storage->rounds = dequantised_dtype(loader, stored) == DT_BF16;
+    return ST_OK;
+}
+
 /* Matrices that are packed for products stay in the mapped file. A weight becomes a copy if products read it in place, or if it is trained, small,
  * misaligned, or of a dtype without kernels; and all of them if the device has memory of its own. */
-static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
+static Status load_values(const Loader *loader, const StoredTensor *stored, const Module *module, Tensor **tensor) {
     Model *model = loader->model;
-    TRY(stored_check(stored, n_dims, shape));
-    loader->used[stored - model->files->tensors] = true;
+    const int n_dims = module->n_dims;
+    const int64_t *shape = module->shape;
     DType wide = model->compute == DT_F64 ? DT_F64 : DT_F32;
-    bool quantised = stored_is_quantised(stored), all = loader->options->train_all;
-    if (quantised && all) return quantised_whole(stored);
-    bool has_file = model->device->host_memory || model->device->planned,
-         copied = quantised || !has_file || all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
-                  (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
+    bool quantised = stored_is_quantised(stored), all = loader->options->train_all && !module->fixed,
+         has_file = model->device->host_memory || model->device->planned;
+    bool copied = quantised || !has_file || all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
+                  (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 ||
+                  (!loader->options->streamed && !module->sparse && read_in_place(model, stored, shape));
     if (copied) {
-        DType dtype = all || n_dims == 1 || stored->dtype == DT_F64 ? wide : quantised ? dequantised_dtype(loader) : stored->dtype;
-        TRY(stored_copy(model, stored, dtype, n_dims, shape, tensor));
-    } else {
-        *tensor = tensor_mapped(model->arena, model->device, stored->dtype, n_dims, shape, stored->data);
-        if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
-        if (model_mapping(model, stored->data)) file_watch_truncation(model_mapping(model, stored->data));
+        DType dtype = all || n_dims == 1 || stored->dtype == DT_F64 ? wide : quantised ? dequantised_dtype(loader, stored) : stored->dtype;
+        return stored_copy(model, stored, dtype, n_dims, shape, tensor);
     }
-    if (!loader->options->skip_nan_check && loader->options->streamed)
+    *tensor = tensor_mapped(model->arena, model->device, stored->dtype, n_dims, shape, stored->data);
+    if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
+    if (model_mapping(model, stored->data)) file_watch_truncation(model_mapping(model, stored->data));
+    return ST_OK;
+}
+
+static Status load_weight(Loader *loader, const StoredTensor *stored, const Module *module, Tensor **tensor) {
+    Model *model = loader->model;
+    TRY(stored_check(stored, module->n_dims, module->shape));
+    loader->used[stored - model->files->tensors] = true;
+    bool all = loader->options->train_all && !module->fixed;
+    if (stored_is_quantised(stored) && all) return quantised_whole(stored);
+    if (keeps_codes(loader, stored, module))
+        TRY(load_codes(loader, stored, module, tensor));
+    else
+        TRY(load_values(loader, stored, module, tensor));
+    const bool left = module->sparse && (*tensor)->storage->kind == STORAGE_MAPPED; /* the step reads the experts that it needs */
+    if (!loader->options->skip_nan_check && loader->options->streamed && (*tensor)->dtype != DT_PACKED)
         TRY(check_streamed(model, *tensor, stored));
-    else if (!loader->options->skip_nan_check)
+    else if (!loader->options->skip_nan_check && !left)
         TRY(tensor_check_finite(*tensor, stored->name, stored->file));
     Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
     if (!param) return ST_RESOURCE;
     if (all) return params_train(param, model->arena);
-    (*tensor)->storage->constant = true;
+    (*tensor)->storage->constant = !module->sparse; /* a packed copy would be as large as all experts */
     return ST_OK;
 }
 
@@ -189,12 +234,12 @@ static Status load_module(Loader *loader, const Module *module) {
     const char *kind = module->bare ? NULL : "weight";
     const StoredTensor *weight = find_stored(loader->model, module->path, kind);
     if (!weight) return missing(loader->model, module->path, kind, module->n_dims, module->shape);
-    TRY(load_weight(loader, weight, module->n_dims, module->shape, module->weight));
+    TRY(load_weight(loader, weight, module, module->weight));
     (*module->weight)->in_out = module->in_out;
     if (!module->bias) return ST_OK;
     const StoredTensor *bias = find_stored(loader->model, module->path, "bias");
     if (!bias) return missing(loader->model, module->path, "bias", 1, &module->bias_width);
-    return load_weight(loader, bias, 1, &module->bias_width, module->bias);
+    return load_weight(loader, bias, &(Module){.n_dims = 1, .shape = {module->bias_width}}, module->bias);
 }
 
 /* A tied head is the embedding. Checkpoints may have both, or only the head; if the two differ they are not tied, whatever config.json says, as in
@@ -305,17 +350,35 @@ static int64_t count_weights(const Model *model) {
     return count;
 }
 
+/* What ModelOptions.dequantize costs. */
+static void tell_of_values(const Model *model) {
+    size_t stored = 0, values = 0;
+    char before[32], after[32];
+    for (size_t i = 0; i < model->params.n; i++) {
+        const Tensor *tensor = model->params.items[i].tensor;
+        const StoredTensor *its = tensor->name ? weight_file_find(model->files, tensor->name) : NULL;
+        if (!its || !stored_is_quantised(its)) continue;
+        stored += its->bytes;
+        values += tensor_bytes(tensor);
+    }
+    if (values > 0)
+        log_message(LOG_INFO, "the quantised weights of '%s' are dequantised: %s of memory instead of %s", model->dir,
+                    format_bytes((double)values, after), format_bytes((double)stored, before));
+}
+
 Status model_load_weights(Model *model, const ModelOptions *options) {
     const char *dir = model->dir;
     if (model->config.scores && !options->scores) return not_a_language_model(model);
     model->logprob = (LogprobArgs){.softcap = model->config.final_softcap, .temperature = model->config.logits_scaling};
     TRY(weight_file_open(dir, &model->files));
     if (model->config.wrapper) TRY(text_names_find(&model->config, model->files, dir));
+    if (model->config.experts.n) TRY(experts_find(&model->config, model->files));
     TRY(model_build(model, options->scores));
     if (options->admit) TRY(options->admit(options->context, count_weights(model)));
     Loader loader = {model, options, arena_zero(model->arena, model->files->n + 1)};
     if (!loader.used) return ST_RESOURCE;
     TRY(load_tensors(&loader));
+    if (options->dequantize) tell_of_values(model);
     const StoredTensor *embed = find_stored(model, model->modules[0].path, "weight");
     if (!embed) embed = find_stored(model, part_path(model, model->config.family->names->head), "weight");
     model->config.stored_dtype = stored_is_quantised(embed) ? DT_BF16 : embed->dtype;

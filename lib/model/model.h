@@ -26,6 +26,8 @@ typedef struct Module {
     int64_t bias_width;
     bool in_out;
     Linear *linear; /* the linear layer with this weight; NULL for other weights and for the head */
+    bool sparse;    /* a step reads only some of these weights (experts): they stay in the mapped file, and are not read when the model is loaded */
+    bool fixed;     /* not trained with the model: other programs set it (a router's bias for the choice) */
 } Module;
 int64_t module_count(const Module *module); /* elements of the weight */
 typedef struct Norm {
@@ -65,6 +67,7 @@ typedef struct Model {
     int n_cache_rows;
     int64_t *state_widths; /* of the states of all blocks that have one, in order; n_states */
     int n_states;
+    int n_routers;       /* layers of experts */
     LogprobArgs logprob; /* the model's soft cap; its temperature is the model's divisor of logits */
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;
@@ -77,6 +80,7 @@ typedef struct ModelOptions {
     const Device *device;
     DType compute;       /* f32 or bf16 (f64 on the reference device) */
     bool train_all;      /* full fine-tuning: every weight becomes a trained f32 copy */
+    bool dequantize;     /* quantised weights become values in `compute`; else products read their codes */
     bool skip_nan_check; /* weights are checked for NaN and infinities unless set */
     /* For callers that read each weight once: weights stay in the mapped file, and checked pages are released (model_drop_pages) */
     bool streamed;
@@ -88,7 +92,7 @@ typedef struct ModelOptions {
     Status (*admit)(const void *context, int64_t n_weights);
     const void *context;
 } ModelOptions;
-/* Weights stay mapped in their stored form, or are copied if products read them in place; norms and biases become f32 copies. ST_INPUT names file and
+/* Weights stay mapped in their stored form, or are copied if products read them in place, quantised ones too; norms and biases become f32 copies. ST_INPUT names file and
  * tensor: a weight that is missing, unexpected, of another shape than config.json says, or with a NaN or an infinity; a reward model in place of a
  * language model. The other parts of a wrapped model are not checked, and are carried along when the model is saved or merged. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
@@ -123,6 +127,7 @@ typedef struct ModelBatch {
     StepContext step;
     EmbedNoise noise;
     SequenceStates *states; /* with a cache; may be NULL if the model has no states */
+    RouterLoad *loads;      /* n_routers of them: each layer of experts adds what its router did; NULL: not wanted */
 } ModelBatch;
 /* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned
  * positions. */

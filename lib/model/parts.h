@@ -29,6 +29,12 @@ enum { MAX_KINDS = 32 };
 /* The distinct last components of the linear layers' paths: "q_proj", "k_proj", ...; at most `cap`. */
 size_t linear_kinds(const Model *model, const char **names, size_t cap);
 
+/* The path by which PEFT names the pair of a layer of all experts together: the module that has the parameters, or its base_layer for the inner one of
+ * two. both: the adapter has pairs of gate_up_proj and of down_proj there. In `arena`; NULL: out of memory. */
+const char *together_path(const Linear *linear, bool both, Arena *arena);
+/* Whether the adapter of `config` has pairs of both layers of all experts of the block that `linear` is of. */
+bool together_has_both(const Model *model, const LoraConfig *config, const Linear *linear);
+
 typedef struct AdapterSettings {
     LoraConfig lora;
     const char *base;           /* base_model_name_or_path, "" if missing */
@@ -44,8 +50,8 @@ typedef struct AdapterSettings {
 /* The contents of the file of the adapter in `dir`, in `arena`. ST_INPUT: no adapter, or an unsupported kind, with its key. Unknown keys are a
  * warning. */
 Status adapter_settings_read(const char *dir, Arena *arena, AdapterSettings *settings);
-/* The key because of which PEFT gives the linear layer at `path` no branch; NULL: it gets one. */
-const char *adapter_left_out_by(const AdapterSettings *settings, const char *path);
+/* The key because of which the linear layer gets no branch; NULL: it gets one. */
+const char *adapter_left_out_by(const AdapterSettings *settings, const Linear *linear);
 Status adapter_decides(const AdapterSettings *settings, const char *path); /* ST_CONFIG if a pattern takes too many steps to decide */
 
 #endif

@@ -12,6 +12,7 @@
 
 #include "lib/base/arena.h"
 #include "lib/base/file.h"
+#include "lib/tensor/quant/packing.h"
 #include "lib/tensor/tensor.h"
 
 typedef struct StoredTensor {
@@ -27,8 +28,12 @@ typedef struct StoredTensor {
     /* Of a weight that several tensors of a quantised directory make together (its data is NULL): fills `values` with rows first .. first + rows - 1.
      * NULL: an ordinary tensor. */
     void (*read)(const void *parts, int64_t first, int64_t rows, float *values);
-    const void *parts; /* argument of `read` */
-    const char *file;  /* path of its file: one of WeightFile.files */
+    /* Copies codes and statistics to `arena`, for products. ST_RESOURCE. NULL: only values are read. */
+    Status (*pack)(const void *parts, Arena *arena, Packing **packing);
+    const void *parts;    /* argument of `read` and `pack` */
+    const uint8_t *codes; /* of such a weight: its largest part, of codes_bytes, in a mapping */
+    size_t codes_bytes;
+    const char *file; /* path of its file: one of WeightFile.files */
 } StoredTensor;
 
 /* The tensors of one file, or of all files of a model. It owns the mappings and everything that its members point to. */

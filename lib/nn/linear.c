@@ -30,6 +30,31 @@ static LinearArgs linear_args(const Linear *linear, Tape *tape, const StepContex
     return (LinearArgs){linear->weight, linear->bias, branch};
 }
 
+/* The rows of one expert in the branch of all of them: `rows` of each one's `all_rows` rows of B, from `first` on. */
+static void branch_part(const LoraBranch *all, int64_t expert, int64_t all_rows, int64_t first, int64_t rows, LoraBranch *branch, Tensor parts[2]) {
+    int64_t rank = tensor_width(all->b), begin = expert * all_rows + first;
+    parts[0] = matrix_rows(all->a, expert * rank, (expert + 1) * rank);
+    parts[1] = matrix_rows(all->b, begin, begin + rows);
+    *branch = (LoraBranch){.a = &parts[0], .b = &parts[1], .scale = all->scale, .dropout = all->dropout};
+}
+
+bool linear_change(const Linear *linear, int64_t expert, LoraBranch *branch, Tensor parts[2]) {
+    const Linear *together = linear->together;
+    if (linear->copies && linear->lora)
+        branch_part(linear->lora, expert, linear->out, 0, linear->out, branch, parts);
+    else if (!linear->lora && together && together->lora)
+        branch_part(together->lora, linear->number, together->out, linear->first_row, linear->out, branch, parts);
+    else if (linear->lora)
+        *branch = *linear->lora;
+    return linear->lora || (together && together->lora);
+}
+
+const LoraBranch *linear_branch(const Linear *linear, Tape *tape, const StepContext *step) {
+    LoraBranch branch;
+    LinearArgs args = linear_args(linear, tape, step, &branch);
+    return args.lora == &branch ? tape_copy(tape, &branch, sizeof branch) : args.lora;
+}
+
 /* ---- DoRA ---- */
 
 static LoraBranch *branch_of_rows(const Linear *linear, const StepContext *step, int i) { return step->adapters[i].linears[linear->index]->lora; }

@@ -35,9 +35,12 @@ Status pattern_check(const char *pattern) {
     return regex ? ST_OK : status_fail(ST_CONFIG, "'%s' is not a regular expression: %s at character %zu", pattern, fault.reason, fault.at + 1);
 }
 
-bool lora_targets(const LoraConfig *config, const char *path) {
+bool lora_targets(const LoraConfig *config, const Linear *linear) {
+    const char *path = linear->path;
+    if (linear->copies) return module_matches(path, config->parameters, config->n_parameters);
     if (config->target_regex) return pattern_matches(config->target_regex, path);
-    return config->n_targets == 0 || module_matches(path, config->targets, config->n_targets);
+    if (config->n_targets == 0) return !config->only_parameters && !linear->only_named;
+    return module_matches(path, config->targets, config->n_targets);
 }
 
 /* Whether a key of rank_pattern or alpha_pattern is the end of the path, or a regex for it. */
@@ -108,16 +111,24 @@ static Status add_magnitude(const Linear *linear, LoraBranch *lora, DType dtype,
     return ST_OK;
 }
 
+static Status check_dora(const Linear *linear) {
+    if (!linear->no_dora && !linear->copies && !linear->together && !linear->only_named) return ST_OK;
+    status_fail(ST_CONFIG, "'use_dora' and the target '%s': DoRA of experts, routers and compressed keys and values is not supported", linear->path);
+    return status_hint(ST_CONFIG, "leave it out of the target modules, or use_dora off");
+}
+
 Status lora_add_branch(Linear *linear, const LoraConfig *config, DType dtype, const Device *device, Arena *arena, Params *params) {
     int64_t rank;
     double scale, alpha;
+    if (config->use_dora) TRY(check_dora(linear));
     lora_rank_and_scale(config, linear->path, &rank, &scale, &alpha);
     LoraBranch *lora = arena_zero(arena, sizeof *lora);
     if (!lora) return ST_RESOURCE;
-    Param *a = add_matrix(params, arena, linear->path, "lora_A", device, dtype, rank, linear->in, PARAM_LORA_A);
+    int64_t copies = MAX(linear->copies, (int64_t)1);
+    Param *a = add_matrix(params, arena, linear->path, "lora_A", device, dtype, copies * rank, linear->in, PARAM_LORA_A);
     if (!a) return ST_RESOURCE;
     lora->a = a->tensor;
-    Param *b = add_matrix(params, arena, linear->path, "lora_B", device, dtype, linear->out, rank, PARAM_LORA_B);
+    Param *b = add_matrix(params, arena, linear->path, "lora_B", device, dtype, copies * linear->out, rank, PARAM_LORA_B);
     if (!b) return ST_RESOURCE;
     lora->b = b->tensor;
     lora->scale = scale;
@@ -137,7 +148,7 @@ Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, DTyp
     TRY(lora_add_branch(linear, config, dtype, device, arena, params));
     Tensor *a = linear->lora->a;
     RngKey key = rng_key(seed, RNG_INIT, LORA_STREAMS + linear->index);
-    double bound = 1 / sqrt((double)linear->in), deviation = 1 / (double)a->shape[0];
+    double bound = 1 / sqrt((double)linear->in), deviation = 1 / (double)tensor_width(linear->lora->b);
     int64_t count = tensor_count(a);
     for (int64_t i = 0; i < count; i++)
         tensor_set(a, i, config->gaussian ? deviation * rng_normal(key, (uint64_t)i) : bound * (2 * rng_uniform(key, (uint64_t)i) - 1));

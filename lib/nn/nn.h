@@ -68,6 +68,9 @@ typedef struct LoraConfig {
     double alpha, dropout;
     size_t n_targets; /* names ("q_proj") or suffixes ("self_attn.q_proj"); n_targets = 0: all linear layers but the head */
     const char **targets;
+    size_t n_parameters; /* target_parameters: names or suffixes of the layers of all experts together, "mlp.experts.gate_up_proj" */
+    const char **parameters;
+    bool only_parameters;     /* no other targets: n_targets 0 means none */
     const char *target_regex; /* a regex for the full module path that replaces targets, as in adapter_config.json; NULL = none */
     size_t n_saved;           /* modules trained in full: "lm_head", "embed_tokens" */
     const char **saved;
@@ -88,6 +91,14 @@ typedef struct Linear {
     int64_t in, out;
     LoraBranch *lora; /* NULL = none */
     uint64_t index;   /* the layer's number in the model, for random streams */
+    /* Not 0: one layer of each of so many experts, together. Its weight is (copies, out, in), or (copies, in, out), or NULL if each expert has a
+     * Linear too; its branch has A (copies x rank, in) and B (copies x out, rank). To PEFT it is a parameter, not a module. */
+    int64_t copies;
+    bool no_dora;    /* its products are not only those of linear_forward */
+    bool only_named; /* gets a branch only where the targets name it: experts and routers */
+    /* Of an expert's own layer: the layers of all experts together, the expert's number, and its first row there. NULL: it is not an expert's */
+    const struct Linear *together;
+    int64_t number, first_row;
 } Linear;
 /* Rows begin..end-1 of a batch, and their adapter: the branches of `linears`, which are all linear layers of a model, in order. */
 typedef struct AdapterRows {
@@ -108,6 +119,11 @@ typedef struct StepContext {
 Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step);
 /* Whether linear_forward reads its input once, so that it may be a lazy activation (op_activation_passing). */
 bool linear_reads_once(const Linear *linear, const StepContext *step);
+/* The branch that changes the layer's weight, its own or its part of that of all experts together, as a branch of the two tensors in `parts`. False:
+ * there is none. expert: of a layer of all experts together, which of them; else 0. */
+bool linear_change(const Linear *linear, int64_t expert, LoraBranch *branch, Tensor parts[2]);
+/* The layer's low-rank branches in this step, in the step's memory; NULL: none, or after a failure. */
+const LoraBranch *linear_branch(const Linear *linear, Tape *tape, const StepContext *step);
 /* Applies several layers to the same input, without residual (op_linears). */
 void linears_forward(const Linear *const *linears, int n, Tape *tape, Tensor *x, const StepContext *step, Tensor **y);
 /* Gets the rank, scale and alpha that `config` specifies for the module at `path`. */
@@ -122,8 +138,8 @@ Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, DTyp
 Status lora_keep_norms(LoraBranch *lora, Arena *arena);
 /* Sets the learning rates of B and of magnitudes to `ratio` times that of A (LoraConfig.lr_ratio). */
 void lora_set_lr_ratio(const Params *params, double ratio);
-/* Whether the targets of `config` include the linear layer at `path`. */
-bool lora_targets(const LoraConfig *config, const char *path);
+/* Whether the targets of `config` include the linear layer. */
+bool lora_targets(const LoraConfig *config, const Linear *linear);
 /* Whether one of the names is the full path or its last components. */
 bool module_matches(const char *path, const char *const *names, size_t n);
 /* Whether the regex matches the full path. False for an invalid regex, which pattern_check reports (ST_CONFIG). */

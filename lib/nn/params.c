@@ -28,6 +28,20 @@ void params_release(Params *params) {
     *params = (Params){0};
 }
 
+/* Adds the values of a quantised tensor, in the dtype that a dequantised copy would have. */
+static void hash_values(XXH3_state_t *state, const Tensor *tensor) {
+    enum { PIECE = 1024 };
+    for (int64_t at = 0, n; at < tensor_count(tensor); at += n) {
+        float values[PIECE];
+        uint16_t rounded[PIECE];
+        n = MIN(tensor_count(tensor) - at, (int64_t)PIECE);
+        tensor_dequantise(tensor, at, n, values);
+        bool rounds = tensor->storage->rounds;
+        for (int64_t i = 0; rounds && i < n; i++) rounded[i] = float_to_bf16(values[i]);
+        XXH3_64bits_update(state, rounds ? (const void *)rounded : values, (size_t)n * (rounds ? sizeof *rounded : sizeof *values));
+    }
+}
+
 static uint64_t hash_elements(const Tensor *tensor) {
     XXH3_state_t *state = XXH3_createState();
     if (!state) {
@@ -36,7 +50,9 @@ static uint64_t hash_elements(const Tensor *tensor) {
     }
     double buffer[1024];
     XXH3_64bits_reset(state);
-    for (int64_t at = 0, n; at < tensor_count(tensor); at += n) {
+    bool quantised = dtype_is_quantised(tensor->dtype);
+    if (quantised) hash_values(state, tensor);
+    for (int64_t at = 0, n; at < tensor_count(tensor) && !quantised; at += n) {
         n = tensor_count(tensor) - at;
         const void *piece = tensor_piece(tensor, at, &n, buffer, sizeof buffer);
         if (piece) XXH3_64bits_update(state, piece, dtype_bytes(tensor->dtype, n));

@@ -66,6 +66,7 @@ const KeySection recipe_sections[] = {
     {"rl", offsetof(Recipe, has_rl), "reinforcement learning"},
     {"synth", offsetof(Recipe, has_synth), "rows made from seeds by a teacher"},
     {"policy", offsetof(Recipe, has_policy), "networks of policies and values on environments"},
+    {"distil", offsetof(Recipe, has_distil), "learning from a teacher (tune sft)"},
     {"plan", offsetof(Recipe, has_plan), "the machine that tune plan plans for"},
 };
 const size_t n_recipe_sections = COUNT_OF(recipe_sections);

@@ -45,8 +45,9 @@ typedef struct Recipe {
     const char *path;            /* the file that it was read from; NULL for a recipe made in memory */
     struct UnknownKeys *unknown; /* only while it is read */
     const char *program;         /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
-    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth, has_plan; /* present and not null */
-    bool lora_declined;                                                                                             /* `lora: null` is written */
+    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth, has_plan,
+        has_distil;     /* present and not null */
+    bool lora_declined; /* `lora: null` is written */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
 #define KEY(section, name, owner, type, ...) RECIPE_FIELD_##type(section##_##name)
 #define TOP_KEY(name, owner, type, ...) RECIPE_FIELD_##type(name)
@@ -84,6 +85,8 @@ uint64_t recipe_fingerprint(const Recipe *recipe);
 /* The first key whose value differs between two recipes, with both values as text; NULL when they train the same. Keys that do not change what is
  * trained and those of the run's length are ignored (recipe_text.c lists both). The values are in `a`'s arena. */
 const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);
+/* The same for all keys but `threads`: the first one that differs between the recipes of two processes of one run. */
+const char *recipe_differs_anywhere(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);
 bool recipe_other_length(const Recipe *a, const Recipe *b); /* whether train.max_steps, train.epochs or rl.total_steps differs */
 /* Reports a key that this run does not read: ST_CONFIG with the hint when it is on the command line, a warning when it is in a file, which
  * commands may share. Nothing when it was not given, or has its default, since the recipe of a run lists every key. format: the rest of the

@@ -205,7 +205,18 @@ bool recipe_same(const Recipe *a, const Recipe *b, const char *dotted_key) {
     return same;
 }
 
-const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b) {
+static bool ignored_in_resume(const Recipe *a, const Recipe *b, const Key *key) {
+    return changes_nothing(key) || is_length(key) || takes_its_day(a, key) || without_rows(a, b, key);
+}
+
+static bool ignored_between_ranks(const Recipe *a, const Recipe *b, const Key *key) {
+    (void)a, (void)b;
+    return strcmp(key->dotted, "threads") == 0;
+}
+
+/* The first key with another value, apart from those that `ignored` names */
+static const char *first_difference(const Recipe *a, const Recipe *b, bool (*ignored)(const Recipe *a, const Recipe *b, const Key *key),
+                                    const char **value_a, const char **value_b) {
     if (a->has_lora != b->has_lora) {
         *value_a = a->has_lora ? "there" : "null";
         *value_b = b->has_lora ? "there" : "null";
@@ -214,10 +225,7 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     Str text_a = {0}, text_b = {0};
     const char *different = NULL;
     for (size_t i = 0; i < n_recipe_keys && !different; i++) {
-        if (changes_nothing(&recipe_keys[i]) || is_length(&recipe_keys[i]) || takes_its_day(a, &recipe_keys[i]) ||
-            without_rows(a, b, &recipe_keys[i]))
-            continue;
-        if (same_value(a, b, &recipe_keys[i], &text_a, &text_b)) continue;
+        if (ignored(a, b, &recipe_keys[i]) || same_value(a, b, &recipe_keys[i], &text_a, &text_b)) continue;
         different = recipe_keys[i].dotted;
         *value_a = arena_strdup(a->arena, str_text(&text_a));
         *value_b = arena_strdup(a->arena, str_text(&text_b));
@@ -225,6 +233,14 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     str_release(&text_a);
     str_release(&text_b);
     return different;
+}
+
+const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b) {
+    return first_difference(a, b, ignored_in_resume, value_a, value_b);
+}
+
+const char *recipe_differs_anywhere(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b) {
+    return first_difference(a, b, ignored_between_ranks, value_a, value_b);
 }
 
 bool recipe_other_length(const Recipe *a, const Recipe *b) {

@@ -162,6 +162,16 @@ static void work_tiles(const RunRecord *run, Str *html) {
     str_release(&below);
 }
 
+static void time_tile(const RunRecord *run, Str *html) {
+    double planned = run->numbers.planned_step_seconds, taken = run->numbers.step_seconds;
+    Str value = {0};
+    if (planned > 0 && taken > 0) {
+        str_printf(&value, "%.3g s", taken);
+        report_tile(html, "a step, median", &value, "planned %.3g s", planned);
+    }
+    str_release(&value);
+}
+
 static void memory_tile(const RunRecord *run, Str *html) {
     double planned = json_real_of(json_object_get(run->started, "memory"), "total");
     int64_t peak = run->numbers.peak_rss_bytes;
@@ -547,6 +557,7 @@ static void write_single(const RunRecord *run, Str *html) {
     loss_tiles(run, html);
     work_tiles(run, html);
     memory_tile(run, html);
+    time_tile(run, html);
     str_append(html, "</div>\n");
     write_curves(run, 1, html);
     write_data(run, html);

@@ -13,8 +13,9 @@ typedef struct RunNumbers {
     int64_t steps, planned_steps; /* planned_steps: -1 = unknown */
     bool finished;
     double first_loss, last_loss, eval_loss, best_eval_loss, seconds, tokens_per_second; /* tokens_per_second: the median */
-    int64_t peak_rss_bytes;                                                              /* -1 = unknown */
-    size_t broken_lines;                                                                 /* of metrics.jsonl */
+    double step_seconds, planned_step_seconds, planned_bytes; /* of a step the median, with what is done between steps; planned: by plan.json */
+    int64_t peak_rss_bytes;                                   /* -1 = unknown */
+    size_t broken_lines;                                      /* of metrics.jsonl */
 } RunNumbers;
 
 /* Interprets a run's metrics for its page; for runs that learn from rewards see rl/loop/rl_doctor.h. */

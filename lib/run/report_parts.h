@@ -24,7 +24,7 @@ typedef struct Setting {
 typedef struct RunRecord {
     Arena *arena;
     const char *dir, *name;
-    json_t *started, *finished, *extended; /* NULL: not there */
+    json_t *started, *finished, *extended, *plan; /* NULL: not there */
     Series *series;
     size_t n_series;
     Setting *settings;

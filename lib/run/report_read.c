@@ -129,6 +129,18 @@ static double series_median(const Series *series) {
     return median;
 }
 
+/* Median of the seconds of a step, from the seconds since the start. */
+static double median_step(const Series *seconds) {
+    Series steps = {0};
+    for (size_t i = 1; seconds && i < seconds->n; i++) {
+        double n = seconds->points[i].x - seconds->points[i - 1].x;
+        if (n > 0 && add_point(&steps, seconds->points[i].x, (seconds->points[i].y - seconds->points[i - 1].y) / n) != ST_OK) break;
+    }
+    double median = series_median(&steps);
+    free(steps.points);
+    return median;
+}
+
 double series_end(const Series *series, bool first) {
     for (size_t i = 0; series && i < series->n; i++) {
         double y = series->points[first ? i : series->n - 1 - i].y;
@@ -306,6 +318,9 @@ static void sum_up(RunRecord *record) {
     if (record_series(record, "reward") && isnan(numbers->eval_loss)) /* the loss of a policy gradient starts at 0 except for rounding */
         numbers->first_loss = numbers->last_loss = (double)NAN;
     numbers->tokens_per_second = series_median(record_series(record, "tokens_per_second"));
+    numbers->step_seconds = median_step(record_series(record, "seconds"));
+    numbers->planned_step_seconds = json_real_of(record->plan, "step_seconds");
+    numbers->planned_bytes = json_real_of(record->plan, "peak_bytes");
     numbers->peak_rss_bytes = count_of(record->finished, "peak_rss_bytes");
 }
 
@@ -365,6 +380,7 @@ static Status read_all(RunRecord *record) {
     TRY(read_object(record, "started.json", &record->started));
     TRY(read_object(record, "finished.json", &record->finished));
     TRY(read_object(record, "extended.json", &record->extended));
+    TRY(read_object(record, "plan.json", &record->plan));
     if (json_is_string(json_object_get(record->started, "program"))) record->program = json_string_value(json_object_get(record->started, "program"));
     TRY(read_settings(record));
     TRY(read_metrics(record));
@@ -391,6 +407,7 @@ void record_release(RunRecord *record) {
     json_decref(record->started);
     json_decref(record->finished);
     json_decref(record->extended);
+    json_decref(record->plan);
     json_decref(record->samples);
     if (record->reader) record->reader->end(record->reading);
     str_release(&record->log);

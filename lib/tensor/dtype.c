@@ -79,7 +79,7 @@ double dtype_get(DType dtype, const void *elements, int64_t i) {
     case DT_F16: return (double)f16_to_float(((const uint16_t *)elements)[i]);
     case DT_F64: return ((const double *)elements)[i];
     case DT_I32: return (double)((const int32_t *)elements)[i];
-    default: break; /* blocks have no single elements */
+    default: ASSERT(!dtype_is_quantised(dtype), "an element of %s is read", dtype_name(dtype));
     }
     return (double)NAN;
 }
@@ -91,6 +91,6 @@ void dtype_set(DType dtype, void *elements, int64_t i, double value) {
     case DT_F16: ((uint16_t *)elements)[i] = float_to_f16((float)value); break;
     case DT_F64: ((double *)elements)[i] = value; break;
     case DT_I32: ((int32_t *)elements)[i] = (int32_t)value; break;
-    default: break;
+    default: ASSERT(!dtype_is_quantised(dtype), "an element of %s is written", dtype_name(dtype));
     }
 }

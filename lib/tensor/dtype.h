@@ -24,12 +24,12 @@ static inline size_t dtype_bytes(DType dtype, int64_t n) {
     }
     return 0;
 }
-/* Number of elements in a block; 1 for a dtype without blocks, which stores its elements one by one. */
+/* Number of elements in a block; 1 for PACKED and for a dtype without blocks, which stores its elements one by one. */
 int64_t dtype_block(DType dtype);
 /* Sets *bytes to dtype_bytes of the product of `n_dims` sizes. False: the product is not a multiple of the block, or exceeds size_t. */
 bool dtype_bytes_fit(DType dtype, int n_dims, const int64_t *shape, size_t *bytes) WARN_UNUSED;
 
-/* Bytes of one element, 0 for a dtype with blocks. For lib/tensor only (`make layers` checks it): kernels address single elements. Inline, because
+/* Bytes of one element, 0 for a quantised dtype. For lib/tensor only (`make layers` checks it): kernels address single elements. Inline, because
  * they call it with a dtype that the compiler knows: a function call there would spill all vector registers. */
 static inline size_t dtype_size(DType dtype) {
     switch (dtype) {
@@ -41,6 +41,9 @@ static inline size_t dtype_size(DType dtype) {
     }
     return 0;
 }
+
+/* Whether elements are stored as codes, which only products and a few other kernels read (kernels.def). */
+static inline bool dtype_is_quantised(DType dtype) { return dtype_size(dtype) == 0; }
 
 static inline float bf16_to_float(uint16_t bits) {
     union {
@@ -63,7 +66,7 @@ static inline uint16_t float_to_bf16(float value) {
 float f16_to_float(uint16_t bits);
 uint16_t float_to_f16(float value);
 
-/* Read and write element i of an array. A dtype with blocks has no single elements: dtype_get gives NaN, dtype_set does nothing. */
+/* Read and write element i of an array. A quantised dtype has no single elements: the program aborts. */
 double dtype_get(DType dtype, const void *elements, int64_t i);
 void dtype_set(DType dtype, void *elements, int64_t i, double value);
 

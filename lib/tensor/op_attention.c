@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention: softmax attention by segments, optionally with the cache's pages. The backward pass computes the scores again from the kept
- * log-sum-exp. */
+ * log-sum-exp.
+ *
+ * Sinks: p = softmax of [scores, sink], and y = sum p_j v_j over the keys alone. So y is that without the sink, times the keys' share of the sum; and
+ * with this y and the log-sum-exp of all scores, p_j = exp(score_j - logsumexp) and dscore_j = p_j (dy v_j - dy y) hold unchanged. */
 #include "lib/tensor/tensor.h"
 
 #include <math.h>
@@ -14,6 +17,14 @@ static void attention_backward(Tape *tape, Node *node) {
                                           node->outputs[0]->grad, beta, d[0], d[1], d[2]);
 }
 
+static void attention_with_sinks_backward(Tape *tape, Node *node) {
+    double beta;
+    Tensor *sinks = node->inputs[3], *dsinks = tape_grad(tape, sinks, &beta);
+    if (dsinks && beta == 0) tape_device(tape)->fill(dsinks, 0);
+    if (dsinks) tape_device(tape)->attention_sinks_backward(sinks, node->outputs[0], node->saved[0], node->outputs[0]->grad, dsinks);
+    attention_backward(tape, node);
+}
+
 Tensor *op_attention(Tape *tape, Tensor *q, Tensor *k, Tensor *v, const AttentionArgs *args) {
     if (!q || !k || !v) return NULL;
     ASSERT(tensor_width(q) == args->n_heads * args->head_dim && tensor_width(k) == args->n_kv_heads * args->head_dim,
@@ -23,10 +34,15 @@ Tensor *op_attention(Tape *tape, Tensor *q, Tensor *k, Tensor *v, const Attentio
     bool cached = args->layout->cache != NULL, keep = tape_needs_backward(tape) && !cached, there, have_sums = true;
     Tensor *logsumexp = keep ? tape_result(tape, tape_residual(tape), 2, (int64_t[]){tensor_rows(q), args->n_heads}, &have_sums) : NULL;
     Tensor *y = tape_result(tape, tape_compute(tape), q->n_dims, q->shape, &there);
-    if (!y || (keep && !logsumexp)) return NULL;
+    if (args->sinks && !keep) logsumexp = tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){tensor_rows(q), args->n_heads});
+    if (!y || ((keep || args->sinks) && !logsumexp)) return NULL;
     if (cached) device->kv_store(args, k, v);
-    if (!there || !have_sums) device->attention(args, q, k, v, y, logsumexp);
-    Node *node = tape_push(tape, "attention", attention_backward, (Tensor *[]){q, k, v}, cached ? 0 : 3, &y, 1, args, sizeof *args);
+    if (!there || !have_sums) {
+        device->attention(args, q, k, v, y, logsumexp);
+        if (args->sinks) device->attention_sinks(args->sinks, y, logsumexp);
+    }
+    Node *node = tape_push(tape, "attention", args->sinks ? attention_with_sinks_backward : attention_backward, (Tensor *[]){q, k, v, args->sinks},
+                           cached ? 0 : args->sinks ? 4 : 3, &y, 1, args, sizeof *args);
     if (node) node->saved[0] = logsumexp;
     y->state->saved_by_output = true;
     return y;
@@ -57,8 +73,8 @@ OpCost op_attention_cost(const Node *node, bool backward) {
 }
 
 /* 0: one sequence; 1: two sequences, grouped heads; 2: a prompt with two continuations; 3: a window; 4: soft-capped scores; 5: a grandchild and a
- * window. */
-const int op_attention_variants = 6;
+ * window; 6: sinks, a window, grouped heads. */
+const int op_attention_variants = 7;
 
 void op_attention_example(OpExample *example) {
     static const Segment plain[] = {{0, 9, -1, 0, NULL}};
@@ -71,7 +87,7 @@ void op_attention_example(OpExample *example) {
         int64_t n_kv_heads, window;
         double softcap;
     } cases[] = {
-        {plain, 1, 2, 0, 0}, {packed, 2, 1, 0, 0}, {shared, 3, 1, 0, 0}, {plain, 1, 2, 3, 0}, {shared, 3, 2, 0, 1.5}, {nested, 4, 1, 4, 0},
+        {plain, 1, 2, 0, 0}, {packed, 2, 1, 0, 0}, {shared, 3, 1, 0, 0}, {plain, 1, 2, 3, 0}, {shared, 3, 2, 0, 1.5}, {nested, 4, 1, 4, 0}, {packed, 2, 1, 3, 0},
     };
     int c = example->variant;
     int64_t n = 9, head_dim = 4;
@@ -88,5 +104,6 @@ void op_attention_example(OpExample *example) {
     Tensor *q = example_input(example, true, true, 2, (int64_t[]){n, args.n_heads * head_dim});
     Tensor *k = example_input(example, true, true, 2, (int64_t[]){n, args.n_kv_heads * head_dim});
     Tensor *v = example_input(example, true, true, 2, (int64_t[]){n, args.n_kv_heads * head_dim});
+    if (c == 6) args.sinks = example_input(example, false, true, 1, &args.n_heads);
     example_output(example, op_attention(example->tape, q, k, v, &args));
 }

@@ -28,7 +28,8 @@ Tensor *op_embedding(Tape *tape, Tensor *ids, Tensor *table, double scale) {
 OpCost op_embedding_cost(const Node *node, bool backward) {
     (void)backward;
     const Tensor *ids = node->inputs[0], *table = node->inputs[1], *y = node->outputs[0];
-    return (OpCost){.bytes = (double)(tensor_bytes(ids) + tensor_bytes(y)) + (double)tensor_count(y) * (double)dtype_bytes(table->dtype, 1)};
+    double rows = (double)tensor_bytes(table) / (double)MAX(tensor_rows(table), 1) * (double)tensor_count(ids);
+    return (OpCost){.bytes = (double)(tensor_bytes(ids) + tensor_bytes(y)) + rows};
 }
 
 /* 0: unscaled rows, 1: scaled rows. */

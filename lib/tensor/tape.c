@@ -102,6 +102,7 @@ DType tape_compute(const Tape *tape) { return tape->compute; }
 DType tape_residual(const Tape *tape) { return tape->compute == DT_F64 ? DT_F64 : DT_F32; }
 Status tape_status(const Tape *tape) { return tape->status; }
 bool tape_recording(const Tape *tape) { return tape->record; }
+bool tape_repeats(const Tape *tape) { return tape->keeping == KEEP_RESTORE; }
 bool tape_needs_backward(const Tape *tape) { return tape->record || tape->keeping == KEEP_COUNT || tape->keeping == KEEP_ALL; }
 
 TapeBytes tape_bytes(const Tape *tape) {

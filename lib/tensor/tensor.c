@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors: storage, shapes, and the way of values between the host and the device. */
 #include "lib/tensor/device.h"
+#include "lib/tensor/quant/packing.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +12,9 @@ int64_t tensor_count(const Tensor *tensor) {
     return count;
 }
 
-size_t tensor_bytes(const Tensor *tensor) { return dtype_bytes(tensor->dtype, tensor_count(tensor)); }
+size_t tensor_bytes(const Tensor *tensor) {
+    return tensor->dtype == DT_PACKED ? ((const Packing *)tensor->elements)->bytes : dtype_bytes(tensor->dtype, tensor_count(tensor));
+}
 
 int64_t tensor_width(const Tensor *tensor) { return tensor->n_dims > 0 ? tensor->shape[tensor->n_dims - 1] : 1; }
 
@@ -52,7 +55,13 @@ Status tensor_allocate(Tensor *tensor, Arena *arena) {
     return tensor->elements ? ST_OK : ST_RESOURCE;
 }
 
+/* Codes of a PACKED tensor have no address of their own. */
+static void check_address(const Tensor *tensor) {
+    ASSERT(tensor->dtype != DT_PACKED, "a part of packed codes of %lld elements", (long long)tensor_count(tensor));
+}
+
 Tensor matrix_rows(const Tensor *matrix, int64_t begin, int64_t end) {
+    check_address(matrix);
     Tensor part = {.dtype = matrix->dtype, .n_dims = 2, .shape = {end - begin, matrix->shape[1]}, .storage = matrix->storage};
     if (matrix->elements) part.elements = (char *)matrix->elements + dtype_bytes(matrix->dtype, begin * matrix->shape[1]);
     return part;
@@ -108,6 +117,15 @@ Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dim
     return tensor_make(arena, device, STORAGE_MAPPED, dtype, n_dims, shape, (void *)(uintptr_t)values);
 }
 
+Tensor *tensor_packed(Arena *arena, const Device *device, int n_dims, const int64_t *shape, const Packing *packing) {
+    ASSERT(device->host_memory || device->planned, "the device '%s' cannot read packed codes", device->name);
+    return tensor_make(arena, device, STORAGE_BORROWED, DT_PACKED, n_dims, shape, (void *)(uintptr_t)packing);
+}
+
+void tensor_dequantise(const Tensor *tensor, int64_t at, int64_t n, float *values) {
+    codes_read(tensor->dtype, tensor->elements, at, n, tensor->storage->rounds, values);
+}
+
 Tensor *tensor_of_host(Arena *arena, DType dtype, int64_t n, void *values) { return tensor_view(arena, device_cpu(), dtype, 1, &n, values); }
 
 Tensor *tensor_reshape(Arena *arena, const Tensor *tensor, int n_dims, const int64_t *shape) {
@@ -120,6 +138,7 @@ Tensor *tensor_reshape(Arena *arena, const Tensor *tensor, int n_dims, const int
 }
 
 static void *address_of(const Tensor *tensor, int64_t at, int64_t n) {
+    check_address(tensor);
     ASSERT(at >= 0 && n >= 0 && n <= tensor_count(tensor) - at, "elements %lld to %lld of a tensor of %lld", (long long)at, (long long)(at + n),
            (long long)tensor_count(tensor));
     return (char *)tensor->elements + dtype_bytes(tensor->dtype, at);

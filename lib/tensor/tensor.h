@@ -41,6 +41,7 @@ typedef struct Storage {
     void *packed; /* the device's packed copies for products; tensor_unpack frees them */
     StorageKind kind;
     bool constant; /* the contents never change, so the device may keep packed copies */
+    bool rounds;   /* of a quantised dtype: each value is rounded to bf16 when it is read, as a copy in bf16 would be */
 } Storage;
 
 struct Tensor {
@@ -69,6 +70,10 @@ Status tensor_allocate(Tensor *tensor, Arena *arena);
 Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values);
 /* Makes a view of an array in a mapped file, which the caller keeps mapped. The device must share the host's memory. NULL: out of memory. */
 Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, const void *values);
+/* Makes a tensor of dtype PACKED, which the caller's packing (quant/packing.h) must outlive. Its values are those that packing->read gives. The device
+ * must share the host's memory. NULL: out of memory. */
+typedef struct Packing Packing;
+Tensor *tensor_packed(Arena *arena, const Device *device, int n_dims, const int64_t *shape, const Packing *packing);
 /* Makes a CPU tensor that is a view of the host's array `values` (n), so that a list of tensors can contain the array. Not for ops. NULL: out of
  * memory. */
 Tensor *tensor_of_host(Arena *arena, DType dtype, int64_t n, void *values);
@@ -111,6 +116,8 @@ void tensor_set(Tensor *tensor, int64_t i, double value);
 void tensor_read(const Tensor *tensor, double *out);
 void tensor_read_part(const Tensor *tensor, int64_t at, int64_t n, double *out);
 void tensor_write(Tensor *tensor, const double *values);
+/* Computes elements at..at+n-1 of a flattened tensor of a quantised dtype, from any element on. The device must share the host's memory. */
+void tensor_dequantise(const Tensor *tensor, int64_t at, int64_t n, float *values);
 void tensor_unpack(Tensor *tensor); /* frees the packed copies; call it before the memory of a constant tensor is freed */
 /* Index of the first element that is NaN or infinite, or -1. */
 int64_t tensor_find_nonfinite(const Tensor *tensor);
@@ -183,19 +190,78 @@ typedef struct AttentionArgs {
     double scale;   /* usually 1 / sqrt(head_dim) */
     int64_t window; /* a token sees itself and the window - 1 before it; 0 = all */
     double softcap; /* scores become softcap * tanh(score / softcap); 0 = off */
+    Tensor *sinks;  /* (H): a score of each head that takes a share of the softmax and has no value; NULL: none. Source: gpt-oss, arXiv 2508.10925 */
 } AttentionArgs;
+
+/* Columns of a result of op_columns, in units of equal width. */
+typedef struct UnitMap {
+    int64_t unit, n;     /* width of a unit; units of the result */
+    const int32_t *from; /* of each: the unit of x, or those of `more` after them; -1: zeros. Lives until the step ends */
+} UnitMap;
 
 /* Result of op_split; all NULL after a failure. */
 typedef struct Split {
     Tensor *parts[3];
 } Split;
 
+/* How a layer's router chooses experts for a token. Scores are computed in f32 (f64 on the reference device). Sources: Mixtral, arXiv 2401.04088;
+ * DeepSeek V2 and V3, arXiv 2405.04434 and 2412.19437. */
+typedef enum RouterKind {
+    ROUTER_SOFTMAX, /* scores are the softmax of a token's logits */
+    ROUTER_SIGMOID, /* scores are sigmoids of the logits, one by one */
+} RouterKind;
+typedef struct RouterArgs {
+    RouterKind kind;
+    int64_t n_experts, top_k;
+    int64_t n_groups, top_groups; /* groups of consecutive experts; only those of the best top_groups can be chosen. 0 or 1: no groups */
+    bool group_pairs;             /* a group counts as much as its two best experts together, instead of its best one */
+    bool normalise;               /* the scores of the chosen experts are divided by their sum + eps */
+    double eps, scale;            /* scale: of the weights, at last */
+} RouterArgs;
+/* What a layer's router did in a pass, for its load and its auxiliary loss. */
+typedef struct RouterLoad {
+    double *counts, *scores; /* (E): slots of each expert; sums of its scores over all tokens, divided by the token's sum */
+    int64_t n_tokens;
+    double *balance; /* (E): added to the gradient of each token's scores in the backward pass, set before it; NULL: nothing. Softmax only */
+} RouterLoad;
+/* Which tokens each expert of a layer gets, and with which weight. A slot is a choice: token and expert. Slots are in order of experts, within an
+ * expert in order of tokens. All arrays live until the step ends. */
+typedef struct Routing {
+    int64_t n_tokens, n_experts, top_k;
+    Tensor *weights;         /* (N, k) f32 (f64 on the reference device), with gradients; NULL after a failure */
+    Tensor *rows, *places;   /* (N x k) i32: the token of each slot; its place in `weights` */
+    const int32_t *tokens;   /* the values of `rows` for the host */
+    const int64_t *ends;     /* for the host: slots ends[e - 1] .. ends[e] - 1 are those of expert e */
+} Routing;
+/* For devices: chooses args->top_k experts, the best first; among equals the first. scores: n_experts, overwritten. */
+void router_choose(const RouterArgs *args, double *scores, int32_t *chosen);
+
+/* Low-rank branches of one linear layer of each expert. */
+typedef struct ExpertLora {
+    Tensor *a, *b; /* of all experts: (E r, in) and (E rows, r), expert after expert */
+    int64_t rows, first; /* of the rows of B that an expert has, those from `first` on are this layer's; rows 0: `out` */
+    double scale;
+    const LoraBranch *const *each; /* instead: a branch of its own for each expert, without dropout; NULL entries: none */
+    /* end > 0: only tokens begin..end-1 have these branches, and the next list has later tokens. Without a backward pass */
+    int64_t begin, end;
+    const struct ExpertLora *next;
+} ExpertLora;
+/* One linear layer of each of E experts. */
+typedef struct ExpertLinear {
+    int64_t in, out;
+    Tensor *whole;       /* (E, out, in), or (E, in, out) if whole->in_out */
+    Tensor *const *each; /* instead: E tensors (out, in) */
+    Tensor *bias;        /* (E, out) or NULL */
+    const ExpertLora *lora;
+} ExpertLinear;
+
 typedef enum Activation {
     ACT_SILU,      /* x sigmoid(x) */
     ACT_GELU_TANH, /* x times an approximation of the normal distribution function by tanh: "gelu_new", "gelu_pytorch_tanh" */
     ACT_GELU_ERF,  /* x times the normal distribution function: "gelu" */
     ACT_RELU,      /* max(x, 0) */
-    ACT_TANH
+    ACT_TANH,
+    ACT_SIGMOID /* with a second factor: GLU as first published, arXiv 1612.08083 */
 } Activation;
 
 /* A multilayer perceptron: linear layers with f between them, y = W_n f(.. f(W_1 x + b_1) ..) + b_n. weights[k]: (out, in), biases[k]: (out), all f32
@@ -240,6 +306,26 @@ typedef struct LogprobResults {
     Tensor *weights;
 } LogprobResults;
 enum { LOGPROB_BLOCK = 2048 }; /* rows */
+
+/* How a student's distribution s over the vocabulary differs from a teacher's distribution t; both are softmaxes of logits / temperature. */
+typedef enum DivergenceKind {
+    DIVERGENCE_KL,         /* sum t log(t / s) */
+    DIVERGENCE_REVERSE_KL, /* sum s log(s / t) */
+    DIVERGENCE_JSD,        /* beta KL(t || m) + (1 - beta) KL(s || m), m = beta t + (1 - beta) s. Source: GKD, arXiv 2306.13649 */
+    DIVERGENCE_TOP_K       /* KL(t || s) over the teacher's top_k tokens, and one more outcome for all others */
+} DivergenceKind;
+/* The loss of a token: alpha x divergence (x temperature^2) + (1 - alpha) x cross-entropy at temperature 1. Source: arXiv 1503.02531. */
+typedef struct DivergenceArgs {
+    DivergenceKind kind;
+    double temperature, alpha, beta;
+    bool squared;                    /* multiply the divergence by temperature^2, so that its gradients keep their size */
+    int top_k;                       /* of DIVERGENCE_TOP_K; the lower id first among equal logits */
+    double softcap, teacher_softcap; /* on logits; 0 = off */
+} DivergenceArgs;
+/* Each is (P), f32 (f64 on the reference device). Only the loss carries a gradient. */
+typedef struct Divergences {
+    Tensor *loss, *divergence, *logprob; /* logprob: of the target, by the student at temperature 1 */
+} Divergences;
 
 /* A low-rank branch of rows begin..end-1 of a product: low = A down^T, and C += alpha * low b^T, with these rows of A and C. */
 typedef struct RowBranch {
@@ -449,6 +535,7 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
                 int n_outputs, const void *attributes, size_t size);
 void *tape_copy(Tape *tape, const void *bytes, size_t size); /* the copy lives until the step ends; NULL after a failure, which the tape records */
 bool tape_recording(const Tape *tape);
+bool tape_repeats(const Tape *tape); /* a checkpointed layer runs again, in the backward pass */
 bool tape_needs_backward(const Tape *tape); /* this run of the op, or its repetition in a checkpointed layer, will have a backward pass */
 /* The gradient buffer of `tensor`. *beta is 0 when the buffer is fresh (write) and 1 when it has a value already (add): backward kernels take
  * `beta` and compute y = result + beta * y. NULL when no gradient is needed. */
@@ -501,7 +588,17 @@ size_t profile_rows(const ProfileRow **rows);
 
 /* op_linear for up to LINEARS_MOST layers of the same input, without residuals, as one node: the device computes their products in one call. y[i]:
  * the result of layer i, NULL after a failure. */
-enum { LINEARS_MOST = 3 };
+enum { LINEARS_MOST = 3, EXPERT_LINEARS_MOST = 2 };
+/* Products of each head with its rows of a weight (H x rows, k), of which those from `first` on, `count` of them, take part. Not recorded: for passes
+ * with a cache. */
+typedef struct HeadProducts {
+    int64_t n_heads, rows, first, count;
+    bool transposed; /* x: (N, H x k) -> (N, H x count); else x: (N, H x count) -> (N, H x k) */
+    const Tensor *weight;
+    const LoraBranch *lora; /* the weight's branch, or branches of some rows each; NULL: none */
+} HeadProducts;
+/* NULL after a failure, which the tape records. */
+Tensor *head_products(Tape *tape, const Tensor *x, const HeadProducts *args);
 typedef struct LinearArgs {
     Tensor *weight, *bias;
     const LoraBranch *lora;

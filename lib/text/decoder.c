@@ -381,6 +381,86 @@ done:
     return status;
 }
 
+/* ---- bytes of single tokens ---- */
+
+static bool is_one_character(Slice text) {
+    uint32_t c;
+    return text.len > 0 && char_next(text.data, &c) == text.len;
+}
+
+const char *tokenizer_joins(const Tokenizer *tokenizer, bool *strips) {
+    const Decoder *decoder = &tokenizer->decoder;
+    bool joined = false;
+    *strips = false;
+    if (decoder->missing) return "no decoder";
+    for (size_t i = 0; i < decoder->n; i++) {
+        const DecodeStep *step = &decoder->steps[i];
+        switch (step->kind) {
+        case DECODE_BYTE_LEVEL:
+        case DECODE_FUSE: joined = true; break;
+        case DECODE_BYTE_FALLBACK: break;
+        case DECODE_METASPACE: *strips |= step->prepended; break;
+        case DECODE_STRIP:
+            if (!joined || step->stop > 0 || step->start > 1 || !slice_is(step->content, " ")) return "Strip";
+            *strips |= step->start > 0;
+            break;
+        case DECODE_REPLACE:
+            if (step->pattern->code || !is_one_character(step->pattern->literal)) return "Replace";
+            break;
+        case DECODE_BPE: return "BPEDecoder";
+        case DECODE_WORD_PIECE: return "WordPiece";
+        case DECODE_CTC: return "CTC";
+        }
+    }
+    return NULL;
+}
+
+static void bytes_of_level(Str *bytes) {
+    Str text = {0};
+    for (size_t i = 0; i < bytes->len;) {
+        uint32_t c;
+        uint8_t byte;
+        i += char_next(bytes->data + i, &c);
+        if (!byte_of_char(c, &byte)) { /* a token with a character outside the alphabet is used unchanged */
+            str_release(&text);
+            return;
+        }
+        str_append_char(&text, (char)byte);
+    }
+    str_release(bytes);
+    *bytes = text;
+}
+
+void tokenizer_token_bytes(const Tokenizer *tokenizer, int32_t id, Str *bytes) {
+    const Decoder *decoder = &tokenizer->decoder;
+    if (!tokenizer_token(tokenizer, id)) return;
+    Slice part = tokenizer->vocabulary.tokens[id];
+    if (tokenizer->added.decoded && tokenizer->added.decoded[id].data) part = tokenizer->added.decoded[id];
+    Str text = {0};
+    str_append_n(&text, part.data, part.len);
+    for (size_t i = 0; i < decoder->n; i++) {
+        const DecodeStep *step = &decoder->steps[i];
+        if (step->kind == DECODE_BYTE_LEVEL) bytes_of_level(&text);
+        if (step->kind == DECODE_METASPACE) text_replace(&text, step->content, " ");
+        if (step->kind == DECODE_REPLACE) {
+            Str with = {0};
+            str_append_n(&with, step->content.data, step->content.len);
+            text_replace(&text, step->pattern->literal, str_text(&with));
+            str_release(&with);
+        }
+        const char *t = str_text(&text);
+        bool byte = step->kind == DECODE_BYTE_FALLBACK && text.len == 6 && memcmp(t, "<0x", 3) == 0 && t[5] == '>';
+        if (byte && hex_value(t[3]) >= 0 && hex_value(t[4]) >= 0) {
+            char value = (char)(hex_value(t[3]) << 4 | hex_value(t[4]));
+            str_clear(&text);
+            str_append_char(&text, value);
+            break; /* what follows changes texts, not bytes */
+        }
+    }
+    str_append_n(bytes, str_text(&text), text.len);
+    str_release(&text);
+}
+
 /* ---- loading ---- */
 
 static Status slice_read(Loader *loader, const char *text, Slice *slice) {

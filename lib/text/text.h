@@ -64,6 +64,13 @@ Status stream_push(TextStream *stream, int32_t id, Str *text);
 Status stream_finish(TextStream *stream, Str *text); /* appends the rest */
 void stream_release(TextStream *stream);
 
+/* NULL if each token adds bytes of its own to a text, whatever is around it; else the part of the decoder because of which it does not. *strips:
+ * the first token of a text loses a blank at its beginning. */
+const char *tokenizer_joins(const Tokenizer *tokenizer, bool *strips);
+/* Appends the bytes that the token adds to a text, where tokenizer_joins is NULL; they may be a part of a character. Nothing for an id without a
+ * token. */
+void tokenizer_token_bytes(const Tokenizer *tokenizer, int32_t id, Str *bytes);
+
 int32_t tokenizer_vocab_size(const Tokenizer *tokenizer);            /* largest id + 1 */
 int32_t tokenizer_id(const Tokenizer *tokenizer, const char *token); /* -1 when missing */
 const char *tokenizer_token(const Tokenizer *tokenizer, int32_t id); /* as stored in the vocabulary; NULL for an id without a token */

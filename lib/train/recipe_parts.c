@@ -29,6 +29,9 @@ Status recipe_lora(const Recipe *recipe, LoraConfig *config) {
         .dropout = recipe->lora_dropout,
         .n_targets = recipe->lora_target_modules.n,
         .targets = recipe->lora_target_modules.items,
+        .n_parameters = recipe->lora_target_parameters.n,
+        .parameters = recipe->lora_target_parameters.items,
+        .only_parameters = recipe->lora_target_modules.n == 0,
         .n_saved = recipe->lora_modules_to_save.n,
         .saved = recipe->lora_modules_to_save.items,
         .n_alpha_pattern = recipe->lora_alpha_pattern.n,
@@ -39,7 +42,7 @@ Status recipe_lora(const Recipe *recipe, LoraConfig *config) {
         .gaussian = recipe->lora_init == LORA_INIT_GAUSSIAN,
         .lr_ratio = recipe->lora_lr_ratio,
     };
-    if (config->n_targets == 0) return status_fail(ST_CONFIG, "'lora.target_modules' is empty");
+    if (config->n_targets == 0 && config->n_parameters == 0) return status_fail(ST_CONFIG, "'lora.target_modules' is empty");
     for (size_t i = 0; i < config->n_targets; i++) {
         if (strpbrk(config->targets[i], "\\*+?()[]{}|^$")) { /* no module name has these characters: it is a pattern for full paths, as in PEFT */
             if (config->n_targets > 1)

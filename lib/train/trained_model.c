@@ -73,6 +73,7 @@ static Status trained_model_load(const Recipe *recipe, Runtime runtime, bool sco
     ModelOptions options = {.device = runtime.device,
                             .compute = runtime.compute,
                             .train_all = !recipe->has_lora,
+                            .dequantize = recipe->model_dequantize,
                             .scores = scores,
                             .seed = (uint64_t)recipe->seed,
                             .admit = recipe->has_lora ? NULL : check_room,

@@ -64,6 +64,7 @@ struct Trainer {
     Tape *tape;
     DataPlan order;      /* of the training rows: the batches of each step */
     int64_t total_steps; /* optimiser steps */
+    size_t beside;       /* bytes that the objective takes in addition to training; set by Objective.open */
     int64_t part_tokens; /* a batch is split into passes of at most so many tokens; 0 = no split */
     TaskInput inputs[TASK_MAX_INPUTS];
     Run *run;

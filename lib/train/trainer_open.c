@@ -2,7 +2,9 @@
 /* Opens a training on rows, plans it and runs it: see trainer.h. */
 #include "lib/train/trainer_parts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
 #include "lib/train/trained_model.h"
 
@@ -37,6 +39,7 @@ static Status plan_trainer_memory(Trainer *trainer, TrainMemory *memory) {
                        .model = trainer->model,
                        .tape = trainer->tape,
                        .context = trainer,
+                       .beside = &trainer->beside,
                        .largest = rows_largest,
                        .split = trainer->objective->whole_batches ? NULL : rows_split};
     return train_memory_plan(&task, trainer->config->options.resume ? trainer->recipe->output : NULL, memory);
@@ -60,6 +63,36 @@ static Status say_steps(Trainer *trainer, RunPlan *plan) {
     return ST_OK;
 }
 
+/* A hash of tokenizer.json; 0: the model has none */
+static Status tokenizer_hash(const Trainer *trainer, uint64_t *hash) {
+    char path[4096];
+    Mapping file;
+    *hash = 0;
+    snprintf(path, sizeof path, "%s/tokenizer.json", trainer->recipe->model_path);
+    if (!file_exists(path)) return ST_OK;
+    TRY(file_map(path, &file));
+    *hash = XXH3_64bits(file.data, file.size);
+    file_unmap(&file);
+    return ST_OK;
+}
+
+/* Ranks with other weights or rows would train something that no single process would. */
+static Status ranks_have_the_same(const Trainer *trainer) {
+    CommFact facts[1 + TASK_MAX_INPUTS] = {{"tokenizer in model.path", "", ST_INPUT}};
+    uint64_t hash;
+    size_t n = 1;
+    if (comm_size(trainer->config->comm) == 1) return ST_OK;
+    TRY(tokenizer_hash(trainer, &hash));
+    comm_fact_hash(&facts[0], hash);
+    for (size_t i = 0; i < TASK_MAX_INPUTS && trainer->inputs[i].key; i++, n++) {
+        facts[n] = (CommFact){trainer->inputs[i].key, "", ST_INPUT};
+        comm_fact_hash(&facts[n], trainer->inputs[i].fingerprint);
+    }
+    Status status = comm_agree(trainer->config->comm, facts, n);
+    if (status == ST_INPUT) status_hint(status, "the files have the same names on all hosts, but other contents: copy them again");
+    return status;
+}
+
 static Status trainer_open(void *context, RunPlan *plan) {
     Trainer *trainer = context;
     const Objective *objective = trainer->objective;
@@ -68,6 +101,7 @@ static Status trainer_open(void *context, RunPlan *plan) {
     if (!trainer->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     trainer_input(trainer, "model.path", model_fingerprint(trainer->model));
     TRY(objective->open(trainer, plan));
+    TRY(ranks_have_the_same(trainer));
     TRY(plan_steps(trainer));
     TRY(plan_trainer_memory(trainer, &plan->memory));
     return say_steps(trainer, plan);

@@ -127,8 +127,16 @@ static Status read_result(const Training *t, TrainResult *result) {
     return status;
 }
 
+static Status refuse_ranks(const Training *t) {
+    const int ranks = comm_size(t->config->comm);
+    if (ranks == 1 || t->kind->over_ranks) return ST_OK;
+    status_fail(ST_CONFIG, "this kind of training runs in one process, not in %d", ranks);
+    return status_hint(ST_CONFIG, "start it without mpirun or srun; --threads sets the threads of the process");
+}
+
 /* A finished run needs neither model nor rows; an occupied directory is refused before they are loaded. */
 static Status training_execute(Training *t, TrainResult *result) {
+    TRY(refuse_ranks(t));
     TRY(training_check_output(t));
     if (!t->finished) TRY(training_prepare(t));
     if (t->options->dry_run) return ST_OK;
@@ -147,6 +155,8 @@ Status training_run(const TrainingKind *kind, void *context, const Recipe *const
     expect_result(kind, result);
     training.plan.arena = arena_new(0);
     Status status = training.plan.arena ? training_execute(&training, result) : status_fail(ST_RESOURCE, "out of memory for the run");
+    status = memory_check(status);
+    if (status != ST_OK) comm_fail(config->comm, status); /* before the memory of messages is freed */
     kind->release(context);
     status = memory_check(status);
     if (status != ST_OK) memory_clear_failure(); /* the failure is reported; the files below record it and must be written */

@@ -8,6 +8,7 @@
 #ifndef TUNE_TRAINING_H
 #define TUNE_TRAINING_H
 
+#include "lib/comm/comm.h"
 #include "lib/run/lengthen.h"
 #include "lib/run/metrics.h"
 #include "lib/run/report.h"
@@ -32,6 +33,7 @@ typedef struct TrainingConfig {
     const Recipe *recipe;
     Runtime runtime; /* its dtype is that of the recipe: recipe_compute */
     RunOptions options;
+    Comm *comm; /* the ranks that train together, which call this alike; only rank 0 reads and writes the run. NULL: one process */
     void (*on_plan)(void *context, const RunPlan *plan);          /* before the first step; may be NULL */
     void (*on_progress)(void *context, const Progress *progress); /* after each step and each evaluation; may be NULL */
     void *context;
@@ -51,6 +53,7 @@ typedef struct TrainingKind {
     void (*release)(void *context);           /* always called, before the report is written */
     const char *const *results;               /* the numbers of finished.json that are the result, the steps first; NULL after the last */
     bool has_template;                        /* chat_template.jinja is saved with the result */
+    bool over_ranks;                          /* it divides its steps over the ranks of TrainingConfig.comm */
     /* The run's length by a recipe that differs from the run's own only in its length; called after `open`. */
     Status (*length)(void *context, const Recipe *recipe, RunLength *length);
     /* Appends to `differs` what a run of the new length would have done differently, apart from its schedule. ST_CONFIG: the run cannot continue.

@@ -737,6 +737,13 @@ TEST(golden_models) {
         "families/granite",
         "families/glm4",
         "families/granitemoehybrid-dense",
+        "models/mixtral",
+        "models/qwen3_moe",
+        "models/deepseek_v2",
+        "models/deepseek_v3",
+        "families/glm4_moe",
+        "families/glm4_moe_lite",
+        "families/gpt_oss",
     };
     for (size_t i = 0; i < COUNT_OF(names); i++) golden_model(names[i]);
 }

@@ -85,6 +85,18 @@ TEST(greedy_takes_the_first_of_equals) {
     assert_int_equal(sample_greedy(&plain, logits, 4, NULL, 0, 0, &scratch), 1);
 }
 
+/* A bias is added before the penalties: 3 - 2 is divided, not 3. */
+TEST(biases_come_first) {
+    const TokenBias biases[] = {{1, -2}, {3, 0.5}};
+    const int32_t history[1] = {1};
+    double logits[4] = {0.4, 3, 0.3, 0.25};
+    SampleConfig config = plain;
+    config.bias = biases, config.n_bias = COUNT_OF(biases), config.repetition_penalty = 2;
+    assert_false(sample_is_plain(&config));
+    assert_int_equal(sample_greedy(&config, logits, 4, history, 1, 0, &scratch), 3);
+    assert_true(logits[1] == 0.5 && logits[3] == 0.75 && logits[0] == 0.4);
+}
+
 /* Every token of the vocabulary has been said, and may not be said again. */
 TEST(no_token_may_be_left) {
     double logits[4] = {1, 3, 3, 2};
@@ -122,7 +134,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(filters_equal_transformers),       cmocka_unit_test(order_of_filters),
         cmocka_unit_test(greedy_takes_the_first_of_equals), cmocka_unit_test(no_token_may_be_left),
-        cmocka_unit_test(picks_follow_the_distribution),
+        cmocka_unit_test(picks_follow_the_distribution),    cmocka_unit_test(biases_come_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

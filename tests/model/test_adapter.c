@@ -196,7 +196,7 @@ TEST(round_trips_keep_every_byte) {
                     again.use_rslora == lora->use_rslora && again.use_dora == lora->use_dora);
         assert_true(again.n_rank_pattern == lora->n_rank_pattern && again.n_alpha_pattern == lora->n_alpha_pattern && again.n_saved == lora->n_saved);
         for (size_t l = 0; l < run.model->n_linears; l++)
-            assert_int_equal(lora_targets(&again, run.model->linears[l]->path), run.model->linears[l]->lora != NULL);
+            assert_int_equal(lora_targets(&again, run.model->linears[l]), run.model->linears[l]->lora != NULL);
         arena_free(arena);
         weight_file_close(after);
         weight_file_close(before);
@@ -458,7 +458,7 @@ TEST(settings_that_choose_layers_are_understood) {
         check_ok(adapter_save(run.model, temp_file(dir, "again"), "base"));
         LoraConfig again;
         check_ok(adapter_config_read(temp_file(dir, "again"), run.model->arena, &again));
-        for (size_t l = 0; l < run.model->n_linears; l++) assert_int_equal(lora_targets(&again, run.model->linears[l]->path), l == 7 || l == 9);
+        for (size_t l = 0; l < run.model->n_linears; l++) assert_int_equal(lora_targets(&again, run.model->linears[l]), l == 7 || l == 9);
         run_close(&run);
     }
     temp_text(adapter, "adapter_config.json", "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"q_proj\", \"v_proj\"]}");

@@ -21,18 +21,18 @@ static const char config_json[] =
 
 /* ---- experts: a sum of small MLPs, each with tensors of its own or all in tensors of three dimensions ---- */
 
-typedef struct ExpertsForm {
+typedef struct SumForm {
     const char *up, *down;
     bool fused;
-} ExpertsForm;
-typedef struct ExpertsBlock {
+} SumForm;
+typedef struct SumBlock {
     Linear up[EXPERTS], down[EXPERTS];
     Tensor *all_up, *all_down; /* (E, I, C), (E, C, I), instead of the others */
-} ExpertsBlock;
+} SumBlock;
 
-static void experts_build(BlockBuilder *builder, const void *given, void *result) {
-    const ExpertsForm *form = given;
-    ExpertsBlock *block = result;
+static void sum_build(BlockBuilder *builder, const void *given, void *result) {
+    const SumForm *form = given;
+    SumBlock *block = result;
     if (form->fused) {
         build_weight(builder, form->up, true, &block->all_up, 3, (int64_t[]){EXPERTS, INNER, WIDTH});
         build_weight(builder, form->down, true, &block->all_down, 3, (int64_t[]){EXPERTS, WIDTH, INNER});
@@ -51,8 +51,8 @@ static Linear one_of(Tape *tape, const Tensor *all, int e, int64_t in, int64_t o
     return (Linear){.weight = tensor_reshape(tape_arena(tape), &part, 2, (int64_t[]){out, in}), .in = in, .out = out};
 }
 
-static Tensor *experts_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
-    const ExpertsBlock *block = sublayer->block;
+static Tensor *sum_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
+    const SumBlock *block = sublayer->block;
     const StepContext *step = &context->batch.step;
     Tensor *sum = NULL;
     for (int e = 0; e < EXPERTS; e++) {
@@ -65,7 +65,7 @@ static Tensor *experts_forward(const LayerContext *context, const Sublayer *subl
     return sublayer_add(context, sublayer, tape, sum, residual);
 }
 
-static const BlockKind block_experts = {sizeof(ExpertsBlock), experts_build, experts_forward};
+static const BlockKind block_sum = {sizeof(SumBlock), sum_build, sum_forward};
 
 /* ---- a recurrence: each channel is a leaky sum over the tokens of a sequence ---- */
 
@@ -166,9 +166,9 @@ static const LayerForm recurrent = {{
     }
 static const LayerForm one_mlp = WITH_MLP(&block_mlp, (&(const MlpForm){.up = "mlp.up_proj", .down = "mlp.down_proj"}));
 static const LayerForm list_of_experts =
-    WITH_MLP(&block_experts, (&(const ExpertsForm){.up = "mlp.experts.*.up_proj", .down = "mlp.experts.*.down_proj"}));
+    WITH_MLP(&block_sum, (&(const SumForm){.up = "mlp.experts.*.up_proj", .down = "mlp.experts.*.down_proj"}));
 static const LayerForm fused_experts =
-    WITH_MLP(&block_experts, (&(const ExpertsForm){.up = "mlp.experts.up_proj", .down = "mlp.experts.down_proj", .fused = true}));
+    WITH_MLP(&block_sum, (&(const SumForm){.up = "mlp.experts.up_proj", .down = "mlp.experts.down_proj", .fused = true}));
 
 /* A number for each weight. Expert e's are those of its rows or columns in the MLP that has all inner values. */
 static float weight_value(const Module *module, int64_t i) {

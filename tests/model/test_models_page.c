@@ -37,6 +37,13 @@ static const Entry entries[] = {
      "Granite 4 350M, 1B, micro (dense)",
      "as Granite 3 with `shared_mlp.input_linear`; mamba and experts are refused",
      {"families/granitemoehybrid-dense"}},
+    {"mixtral", "Mixtral 8x7B, 8x22B", "as Mistral with experts: the best of a softmax, whose weights sum to 1", {"models/mixtral"}},
+    {"qwen3_moe", "Qwen3 30B-A3B, 235B-A22B", "as Qwen3 with experts, on all layers or by `mlp_only_layers`", {"models/qwen3_moe"}},
+    {"glm4_moe", "GLM-4.5 to 4.7", "experts chosen by sigmoids with a bias, a shared expert, dense layers first; RoPE on half of each head", {"families/glm4_moe"}},
+    {"gpt_oss", "gpt-oss 20B, 120B", "sinks, biases, windows on every other layer; experts with a clamped gate, also in MXFP4", {"families/gpt_oss"}},
+    {"deepseek_v2", "DeepSeek V2, V2-Lite", "latent attention; experts in groups, shared experts, dense layers first", {"models/deepseek_v2"}},
+    {"deepseek_v3", "DeepSeek V3, R1", "as V2, with experts chosen by sigmoids with a bias", {"models/deepseek_v3"}},
+    {"glm4_moe_lite", "GLM-4.7-Flash", "as DeepSeek V3, with dense layers by `mlp_layer_types`", {"families/glm4_moe_lite"}},
     {"glm4", "GLM-4 9B", "norms before and after each sublayer, `gate_up_proj`, RoPE on pairs of neighbours in half of each head", {"families/glm4"}},
 };
 

@@ -12,10 +12,10 @@
 
 enum { MOST_TOKENS = 256 };
 
-static double *logits_of(const char *path, const int32_t *ids, int64_t n, size_t *count) {
+static double *logits_by(const char *path, DType compute, bool dequantize, const int32_t *ids, int64_t n, size_t *count) {
     Model *model;
-    check_ok(model_load(path, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
-    Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+    check_ok(model_load(path, &(ModelOptions){.device = device_cpu(), .compute = compute, .dequantize = dequantize}, &model));
+    Tape *tape = tape_new(device_cpu(), compute, 0);
     tape_record(tape, false);
     Segment segment = {.end = n, .parent = -1};
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = n, .n_segments = 1, .segments = &segment}};
@@ -30,6 +30,8 @@ static double *logits_of(const char *path, const int32_t *ids, int64_t n, size_t
     model_free(model);
     return values;
 }
+
+static double *logits_of(const char *path, const int32_t *ids, int64_t n, size_t *count) { return logits_by(path, DT_F32, false, ids, n, count); }
 
 static double *all_of(const WeightFile *set, const char *name, size_t *n) {
     const StoredTensor *stored = weight_file_find(set, name);
@@ -114,6 +116,82 @@ TEST(directories_give_their_values_and_logits) {
     }
     weight_file_close(base);
     weight_file_close(expected);
+}
+
+/* ---- codes in memory ---- */
+
+static const char *const quantised[] = {"hfquant/gptq",
+                                        "hfquant/gptq-actorder-asym",
+                                        "hfquant/gptq_v2",
+                                        "hfquant/awq",
+                                        "hfquant/bnb-nf4",
+                                        "hfquant/bnb-nf4-double",
+                                        "hfquant/bnb-int8",
+                                        "hfquant/ct-pack4-sym",
+                                        "hfquant/ct-pack4-asym",
+                                        "hfquant/ct-int8",
+                                        "hfquant/fp8-block",
+                                        "gguf/llama-wide/llama-wide.q8_0.gguf",
+                                        "gguf/llama-wide/llama-wide.q4_k_m.gguf"};
+
+/* Products of codes give the bits of products of values, with every instruction set. */
+TEST(codes_give_the_logits_of_values) {
+    static const int32_t ids[] = {1, 17, 5, 99, 123, 4, 31, 77, 150, 12, 3};
+    for (size_t i = 0; i < COUNT_OF(quantised); i++)
+        for (int run = 0; run < 4; run++) {
+            char name[200], path[512];
+            size_t n[2];
+            snprintf(name, sizeof name, "golden/deploy/%s", quantised[i]);
+            if (!shared_path(name, path, sizeof path)) skip();
+            if (cpu_configure(NULL, run % 2 ? "avx2" : "base") != ST_OK) continue;
+            double *codes = logits_by(path, run < 2 ? DT_F32 : DT_BF16, false, ids, COUNT_OF(ids), &n[0]);
+            double *values = logits_by(path, run < 2 ? DT_F32 : DT_BF16, true, ids, COUNT_OF(ids), &n[1]);
+            assert_int_equal(n[0], n[1]);
+            check_close_f64(quantised[i], codes, values, n[0], 0, 0);
+            free(codes);
+            free(values);
+        }
+    check_ok(cpu_configure(NULL, NULL));
+}
+
+/* A weight takes the memory of its codes and statistics, and the plan says so: on the device that plans as on the other. */
+TEST(memory_is_that_of_codes) {
+    for (size_t i = 0; i < COUNT_OF(quantised); i++) {
+        char name[200], path[512];
+        ModelMemory memory[3];
+        size_t file = 0;
+        snprintf(name, sizeof name, "golden/deploy/%s", quantised[i]);
+        if (!shared_path(name, path, sizeof path)) skip();
+        for (int k = 0; k < 3; k++) {
+            Model *model;
+            ModelOptions options = {.device = k == 1 ? device_meta() : device_cpu(), .compute = DT_F32, .dequantize = k == 2};
+            check_ok(model_load(path, &options, &model));
+            memory[k] = model_memory(model, true);
+            for (size_t t = 0; k == 0 && t < model->files->n; t++) file += model->files->tensors[t].bytes;
+            model_free(model);
+        }
+        assert_int_equal(memory[0].packed, 0);
+        assert_int_equal(memory[0].mapped + memory[0].weights, memory[1].mapped + memory[1].weights);
+        assert_true(memory[0].mapped + memory[0].weights < memory[2].mapped + memory[2].weights);
+        check_close((double)(memory[0].mapped + memory[0].weights) / (double)file, 1, 0.25); /* scales may be wider than in the file */
+    }
+}
+
+/* A fingerprint is that of the values, so a run continues whichever way its base is kept. */
+TEST(fingerprints_are_of_values) {
+    for (size_t i = 0; i < COUNT_OF(quantised); i++) {
+        char name[200], path[512];
+        uint64_t prints[2];
+        snprintf(name, sizeof name, "golden/deploy/%s", quantised[i]);
+        if (!shared_path(name, path, sizeof path)) skip();
+        for (int k = 0; k < 2; k++) {
+            Model *model;
+            check_ok(model_load(path, &(ModelOptions){.device = device_cpu(), .compute = i % 2 ? DT_F32 : DT_BF16, .dequantize = k}, &model));
+            prints[k] = model_fingerprint(model);
+            model_free(model);
+        }
+        assert_true(prints[0] == prints[1]);
+    }
 }
 
 /* ---- made here ---- */
@@ -265,8 +343,13 @@ TEST(mxfp4_experts_equal_the_library) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(directories_give_their_values_and_logits), cmocka_unit_test(gptq_stores_zeros_in_two_ways),
-        cmocka_unit_test(parts_that_do_not_fit_are_refused),        cmocka_unit_test(other_methods_are_refused_with_the_remedy),
+        cmocka_unit_test(directories_give_their_values_and_logits),
+        cmocka_unit_test(codes_give_the_logits_of_values),
+        cmocka_unit_test(memory_is_that_of_codes),
+        cmocka_unit_test(fingerprints_are_of_values),
+        cmocka_unit_test(gptq_stores_zeros_in_two_ways),
+        cmocka_unit_test(parts_that_do_not_fit_are_refused),
+        cmocka_unit_test(other_methods_are_refused_with_the_remedy),
         cmocka_unit_test(mxfp4_experts_equal_the_library),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -318,9 +318,9 @@ TEST(patterns_mean_what_they_mean_to_peft) {
             check_close(scale, cases[i].alpha / (rslora ? sqrt((double)rank) : (double)rank), 1e-15);
         }
     config.target_regex = ".*layers\\.[01]\\..*q_proj";
-    assert_true(lora_targets(&config, "model.layers.1.self_attn.q_proj"));
-    assert_false(lora_targets(&config, "model.layers.1.self_attn.q_proj.base"));
-    assert_false(lora_targets(&config, "model.layers.2.self_attn.q_proj"));
+    assert_true(lora_targets(&config, &(Linear){.path = "model.layers.1.self_attn.q_proj"}));
+    assert_false(lora_targets(&config, &(Linear){.path = "model.layers.1.self_attn.q_proj.base"}));
+    assert_false(lora_targets(&config, &(Linear){.path = "model.layers.2.self_attn.q_proj"}));
     check_status(pattern_check("a(b"), ST_CONFIG);
     check_text("'a(b' is not a regular expression");
 }

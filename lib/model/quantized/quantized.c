@@ -77,7 +77,7 @@ Status joining_need(Joining *joining, const char *name, const char *part, const 
 }
 
 Status joining_add(Joining *joining, const char *name, int n_dims, const int64_t *shape, const char *text, const StoredTensor *codes, size_t more,
-                   ReadRows *read, const void *parts) {
+                   ReadRows *read, PackCodes *pack, const void *parts) {
     TRY(arena_array_grow(joining->file->arena, &joining->joined, &joining->cap_joined, joining->n_joined + 1, sizeof *joining->joined));
     StoredTensor *weight = &joining->joined[joining->n_joined++];
     *weight = (StoredTensor){.name = arena_strdup(joining->file->arena, name),
@@ -89,7 +89,10 @@ Status joining_add(Joining *joining, const char *name, int n_dims, const int64_t
                              .bytes = codes->bytes + more,
                              .file = codes->file,
                              .read = read,
-                             .parts = parts};
+                             .pack = pack,
+                             .parts = parts,
+                             .codes = codes->data,
+                             .codes_bytes = codes->bytes};
     for (int i = 0; i < n_dims; i++) {
         weight->shape[i] = shape[i];
         weight->count *= shape[i];
@@ -112,6 +115,18 @@ float stored_float(const StoredTensor *tensor, int64_t i) {
     float value;
     convert_elements(tensor->data + dtype_bytes(tensor->dtype, i), tensor->dtype, &value, DT_F32, 1);
     return value;
+}
+
+float *stored_floats(const StoredTensor *tensor, Arena *arena) {
+    float *values = arena_alloc(arena, (size_t)tensor->count * sizeof *values);
+    if (values) convert_elements(tensor->data, tensor->dtype, values, DT_F32, (size_t)tensor->count);
+    return values;
+}
+
+void *arena_copy_of(Arena *arena, const void *from, size_t bytes) {
+    void *copy = arena_alloc(arena, MAX(bytes, (size_t)1));
+    if (copy) memcpy(copy, from, bytes);
+    return copy;
 }
 
 static uint32_t word_at(const uint8_t *words, int64_t i) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct Awq {
-    int64_t in, out, group;
+    int64_t in, out, group, n_groups;
     const uint8_t *weights, *zeros;
     const StoredTensor *scales;
 } Awq;
@@ -30,6 +30,31 @@ static void awq_rows(const void *parts, int64_t first, int64_t rows, float *valu
     }
 }
 
+/* The same codes along the inputs. */
+static Status awq_pack(const void *parts, Arena *arena, Packing **packing) {
+    const Awq *a = parts;
+    AffineCodes codes = {
+        .name = "awq", .bits = 4, .rows = a->out, .width = a->in, .n_groups = a->n_groups, .line = (a->in + 1) / 2, .group = a->group};
+    size_t row = (size_t)(a->out / 8) * 4;
+    uint8_t *lines = arena_alloc(arena, (size_t)(a->out * codes.line));
+    float *scales = arena_alloc(arena, (size_t)(a->out * a->n_groups) * sizeof *scales);
+    int16_t *zeros = arena_alloc(arena, (size_t)(a->out * a->n_groups) * sizeof *zeros);
+    if (!lines || !scales || !zeros) return ST_RESOURCE;
+#pragma omp parallel for schedule(static)
+    for (int64_t o = 0; o < a->out; o++) {
+        for (int64_t i = 0; i < a->in; i++) affine_put(lines + o * codes.line, 4, i, (unsigned)awq_code(a->weights + (size_t)i * row, o));
+        for (int64_t k = 0; k < a->n_groups; k++) {
+            scales[o * a->n_groups + k] = stored_float(a->scales, k * a->out + o);
+            zeros[o * a->n_groups + k] = (int16_t)awq_code(a->zeros + (size_t)k * row, o);
+        }
+    }
+    codes.codes = lines;
+    codes.scales = scales;
+    codes.zeros = zeros;
+    *packing = packing_of_affine(arena, &codes);
+    return *packing ? ST_OK : ST_RESOURCE;
+}
+
 static Status join_awq(Joining *joining, const char *name) {
     const StoredTensor *weights = joining_find(joining, name, "qweight"), *zeros, *scales = joining_find(joining, name, "scales");
     if (strcmp(weights->dtype_text, "I32") != 0 || weights->n_dims != 2 || weights->count == 0)
@@ -40,12 +65,13 @@ static Status join_awq(Joining *joining, const char *name) {
     int64_t n_groups = scales && scales->n_dims == 2 ? scales->shape[0] : 0;
     if (n_groups < 1 || a->in % n_groups != 0) return joining_wrong(joining, name, "its inputs are no whole groups");
     a->group = a->in / n_groups;
+    a->n_groups = n_groups;
     TRY(joining_need(joining, name, "scales", NULL, 2, (const int64_t[]){n_groups, a->out}, &a->scales));
     TRY(joining_need(joining, name, "qzeros", "I32", 2, (const int64_t[]){n_groups, a->out / 8}, &zeros));
     a->zeros = zeros->data;
     const char *weight = arena_printf(joining->file->arena, "%s.weight", name);
     if (!weight) return ST_RESOURCE;
-    return joining_add(joining, weight, 2, (const int64_t[]){a->out, a->in}, "AWQ", weights, scales->bytes + zeros->bytes, awq_rows, a);
+    return joining_add(joining, weight, 2, (const int64_t[]){a->out, a->in}, "AWQ", weights, scales->bytes + zeros->bytes, awq_rows, awq_pack, a);
 }
 
 Status quantized_awq(Joining *joining) {

@@ -11,12 +11,31 @@
 typedef struct Four {
     FourBit codes;
     float map[16];
-    int64_t width;
+    int64_t count, width;
 } Four;
 
 static void four_rows(const void *parts, int64_t first, int64_t rows, float *values) {
     const Four *four = parts;
     four_bit_read(&four->codes, first * four->width, rows * four->width, values);
+}
+
+static Status pack_four(const void *parts, Arena *arena, Packing **packing) {
+    const Four *four = parts;
+    FourBit codes = four->codes;
+    size_t blocks = (size_t)((four->count + codes.block - 1) / codes.block);
+    codes.packed = arena_copy_of(arena, codes.packed, (size_t)((four->count + 1) / 2));
+    codes.map = arena_copy_of(arena, four->map, sizeof four->map);
+    bool whole = codes.packed && codes.map;
+    if (codes.absmax) {
+        whole &= (codes.absmax = arena_copy_of(arena, codes.absmax, blocks * sizeof(float))) != NULL;
+    } else {
+        size_t nested = (blocks + (size_t)codes.nested_block - 1) / (size_t)codes.nested_block;
+        whole &= (codes.absmax_codes = arena_copy_of(arena, codes.absmax_codes, blocks)) != NULL;
+        whole &= (codes.nested_map = arena_copy_of(arena, codes.nested_map, 256 * sizeof(float))) != NULL;
+        whole &= (codes.nested_absmax = arena_copy_of(arena, codes.nested_absmax, nested * sizeof(float))) != NULL;
+    }
+    *packing = whole ? packing_of_four_bits(arena, &codes, four->count) : NULL;
+    return *packing ? ST_OK : ST_RESOURCE;
 }
 
 /* Statistics of `count` elements in blocks; nested if quant_state says so. */
@@ -63,10 +82,11 @@ static Status join_four(Joining *joining, const char *weight, const json_t *stat
     if (!four) return ST_RESOURCE;
     four->codes.packed = packed->data;
     four->codes.block = block;
+    four->count = count;
     four->width = sizes[1];
     size_t bytes = 0;
     TRY(read_statistics(joining, weight, state, count, four, &bytes));
-    return joining_add(joining, weight, 2, sizes, text, packed, bytes, four_rows, four);
+    return joining_add(joining, weight, 2, sizes, text, packed, bytes, four_rows, pack_four, four);
 }
 
 static Status join_state(Joining *joining, const char *weight, const char *part, const char *text) {
@@ -86,7 +106,7 @@ static Status join_fp4(Joining *joining, const char *weight) { return join_state
 typedef struct Eight {
     const int8_t *codes;
     const StoredTensor *absmax;
-    int64_t width;
+    int64_t rows, width;
 } Eight;
 
 static void eight_rows(const void *parts, int64_t first, int64_t rows, float *values) {
@@ -95,15 +115,23 @@ static void eight_rows(const void *parts, int64_t first, int64_t rows, float *va
         int8_row_read(eight->codes + (first + r) * eight->width, eight->width, stored_float(eight->absmax, first + r), values + r * eight->width);
 }
 
+static Status pack_eight(const void *parts, Arena *arena, Packing **packing) {
+    const Eight *eight = parts;
+    const int8_t *codes = arena_copy_of(arena, eight->codes, (size_t)(eight->rows * eight->width));
+    const float *absmax = stored_floats(eight->absmax, arena);
+    *packing = codes && absmax ? packing_of_int8_rows(arena, codes, absmax, eight->rows, eight->width) : NULL;
+    return *packing ? ST_OK : ST_RESOURCE;
+}
+
 static Status join_int8(Joining *joining, const char *name) {
     const StoredTensor *codes = joining_find(joining, name, "weight"), *format = joining_find(joining, name, "weight_format");
     if (!codes || strcmp(codes->dtype_text, "I8") != 0 || codes->n_dims != 2) return joining_wrong(joining, name, "it has no matrix of int8");
     if (format && (format->bytes != 1 || format->data[0] != 0)) return joining_wrong(joining, name, "its weight_format is not row");
     Eight *eight = joining_alloc(joining, sizeof *eight);
     if (!eight) return ST_RESOURCE;
-    *eight = (Eight){.codes = (const int8_t *)codes->data, .width = codes->shape[1]};
+    *eight = (Eight){.codes = (const int8_t *)codes->data, .rows = codes->shape[0], .width = codes->shape[1]};
     TRY(joining_need(joining, name, "SCB", "F32", 1, &codes->shape[0], &eight->absmax));
-    return joining_add(joining, codes->name, 2, codes->shape, "INT8", codes, eight->absmax->bytes, eight_rows, eight);
+    return joining_add(joining, codes->name, 2, codes->shape, "INT8", codes, eight->absmax->bytes, eight_rows, pack_eight, eight);
 }
 
 Status quantized_bitsandbytes(Joining *joining) {

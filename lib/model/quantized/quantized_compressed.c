@@ -55,6 +55,51 @@ static void compressed_rows(const void *parts, int64_t first, int64_t rows, floa
     for (int64_t r = 0; r < rows; r++) compressed_row(c, first + r, values + r * c->in);
 }
 
+static int code_of(const Compressed *c, int64_t o, int64_t i) {
+    int64_t words = c->bits ? (c->in + 32 / c->bits - 1) / (32 / c->bits) : 0;
+    return c->bits ? packed_code(c->codes + (size_t)(o * words) * 4, 1, c->bits, i) : c->codes[o * c->in + i];
+}
+
+static Status compressed_pack_affine(const Compressed *c, float *scales, Arena *arena, Packing **packing) {
+    AffineCodes codes = {.name = c->bits ? "packed" : "int8",
+                         .bits = c->bits ? c->bits : 8,
+                         .rows = c->out,
+                         .width = c->in,
+                         .n_groups = c->n_groups,
+                         .is_signed = c->bits == 0,
+                         .scales = scales,
+                         .zero = c->zeros || !c->bits ? 0 : 1 << (c->bits - 1),
+                         .groups = c->groups,
+                         .group = c->group};
+    codes.line = (c->in * codes.bits + 7) / 8;
+    uint8_t *lines = arena_alloc(arena, (size_t)(c->out * codes.line));
+    int16_t *zeros = c->zeros ? arena_alloc(arena, (size_t)(c->out * c->n_groups) * sizeof *zeros) : NULL;
+    if (!lines || (c->zeros && !zeros)) return ST_RESOURCE;
+#pragma omp parallel for schedule(static)
+    for (int64_t o = 0; o < c->out; o++) {
+        for (int64_t i = 0; i < c->in; i++) affine_put(lines + o * codes.line, codes.bits, i, (unsigned)code_of(c, o, i));
+        for (int64_t k = 0; zeros && k < c->n_groups; k++) zeros[o * c->n_groups + k] = (int16_t)zero_of(c, o, k);
+    }
+    codes.codes = lines;
+    codes.zeros = zeros;
+    *packing = packing_of_affine(arena, &codes);
+    return *packing ? ST_OK : ST_RESOURCE;
+}
+
+static Status compressed_pack_floats(const Compressed *c, const float *scales, Arena *arena, Packing **packing) {
+    const uint8_t *codes = arena_copy_of(arena, c->codes, (size_t)(c->out * c->in));
+    *packing = codes ? packing_of_fp8(arena, &(Fp8Codes){c->out, c->in, 1, c->group, codes, scales}) : NULL;
+    return *packing ? ST_OK : ST_RESOURCE;
+}
+
+static Status compressed_pack(const void *parts, Arena *arena, Packing **packing) {
+    const Compressed *c = parts;
+    float *scales = arena_alloc(arena, (size_t)(c->out * c->n_groups) * sizeof *scales);
+    if (!scales) return ST_RESOURCE;
+    for (int64_t i = 0; i < c->out * c->n_groups; i++) scales[i] = stored_float(c->scales, c->scales->count == 1 ? 0 : i);
+    return c->floats ? compressed_pack_floats(c, scales, arena, packing) : compressed_pack_affine(c, scales, arena, packing);
+}
+
 /* The bits of packed codes: the group of the configuration that fits this width. */
 static int packed_bits(const Joining *joining, int64_t in, int64_t words) {
     const char *name;
@@ -103,7 +148,9 @@ static Status add_weight(Joining *joining, const char *name, const char *text, c
     for (size_t i = 0; i < COUNT_OF(unused); i++) joining_find(joining, name, unused[i]); /* of activations, which stay floats */
     const char *weight = arena_printf(joining->file->arena, "%s.weight", name);
     if (!weight) return ST_RESOURCE;
-    return joining_add(joining, weight, 2, (const int64_t[]){c->out, c->in}, text, codes, c->scales->bytes, compressed_rows, c);
+    bool reordered_floats = c->floats && c->groups;
+    return joining_add(joining, weight, 2, (const int64_t[]){c->out, c->in}, text, codes, c->scales->bytes, compressed_rows,
+                       reordered_floats ? NULL : compressed_pack, c);
 }
 
 static Status join_packed(Joining *joining, const char *name) {

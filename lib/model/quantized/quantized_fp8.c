@@ -9,7 +9,7 @@
 typedef struct Fp8 {
     const uint8_t *codes;
     const StoredTensor *scales;
-    int64_t in, block_out, block_in, scales_in;
+    int64_t out, in, block_out, block_in, scales_in;
 } Fp8;
 
 static void fp8_rows(const void *parts, int64_t first, int64_t rows, float *values) {
@@ -19,6 +19,14 @@ static void fp8_rows(const void *parts, int64_t first, int64_t rows, float *valu
             float scale = stored_float(f->scales, (first + r) / f->block_out * f->scales_in + i / f->block_in);
             values[r * f->in + i] = e4m3_to_float(f->codes[(first + r) * f->in + i]) * scale;
         }
+}
+
+static Status fp8_pack(const void *parts, Arena *arena, Packing **packing) {
+    const Fp8 *f = parts;
+    const uint8_t *codes = arena_copy_of(arena, f->codes, (size_t)(f->out * f->in));
+    const float *scales = stored_floats(f->scales, arena);
+    *packing = codes && scales ? packing_of_fp8(arena, &(Fp8Codes){f->out, f->in, f->block_out, f->block_in, codes, scales}) : NULL;
+    return *packing ? ST_OK : ST_RESOURCE;
 }
 
 static Status join_fp8(Joining *joining, const char *name) {
@@ -31,9 +39,9 @@ static Status join_fp8(Joining *joining, const char *name) {
     Fp8 *f = joining_alloc(joining, sizeof *f);
     if (!f) return ST_RESOURCE;
     int64_t down = (codes->shape[0] + sizes[0] - 1) / sizes[0], across = (codes->shape[1] + sizes[1] - 1) / sizes[1];
-    *f = (Fp8){.codes = codes->data, .in = codes->shape[1], .block_out = sizes[0], .block_in = sizes[1], .scales_in = across};
+    *f = (Fp8){.codes = codes->data, .out = codes->shape[0], .in = codes->shape[1], .block_out = sizes[0], .block_in = sizes[1], .scales_in = across};
     TRY(joining_need(joining, name, "weight_scale_inv", NULL, 2, (const int64_t[]){down, across}, &f->scales));
-    return joining_add(joining, codes->name, 2, codes->shape, "FP8", codes, f->scales->bytes, fp8_rows, f);
+    return joining_add(joining, codes->name, 2, codes->shape, "FP8", codes, f->scales->bytes, fp8_rows, fp8_pack, f);
 }
 
 Status quantized_fp8(Joining *joining) { return joining_each(joining, ".weight_scale_inv", join_fp8); }

@@ -9,7 +9,7 @@
 
 typedef struct Gptq {
     int bits, zero_offset;
-    int64_t in, out, group;
+    int64_t in, out, group, n_groups;
     const uint8_t *weights, *zeros;
     const StoredTensor *scales;
     const int32_t *groups; /* of each input; NULL: in order */
@@ -28,6 +28,38 @@ static void gptq_rows(const void *parts, int64_t first, int64_t rows, float *val
             values[r * g->in + i] = stored_float(g->scales, group * g->out + o) * (float)(code - zero);
         }
     }
+}
+
+/* The same codes along the inputs. */
+static Status gptq_pack(const void *parts, Arena *arena, Packing **packing) {
+    const Gptq *g = parts;
+    AffineCodes codes = {.name = "gptq",
+                         .bits = g->bits,
+                         .rows = g->out,
+                         .width = g->in,
+                         .n_groups = g->n_groups,
+                         .line = (g->in * g->bits + 7) / 8,
+                         .groups = g->groups,
+                         .group = g->group};
+    int64_t words = g->out * g->bits / 32;
+    uint8_t *lines = arena_alloc(arena, (size_t)(g->out * codes.line));
+    float *scales = arena_alloc(arena, (size_t)(g->out * g->n_groups) * sizeof *scales);
+    int16_t *zeros = arena_alloc(arena, (size_t)(g->out * g->n_groups) * sizeof *zeros);
+    if (!lines || !scales || !zeros) return ST_RESOURCE;
+#pragma omp parallel for schedule(static)
+    for (int64_t o = 0; o < g->out; o++) {
+        for (int64_t i = 0; i < g->in; i++)
+            affine_put(lines + o * codes.line, g->bits, i, stream_code(g->weights + (size_t)o * 4, g->out, g->bits, i));
+        for (int64_t k = 0; k < g->n_groups; k++) {
+            scales[o * g->n_groups + k] = stored_float(g->scales, k * g->out + o);
+            zeros[o * g->n_groups + k] = (int16_t)((int)stream_code(g->zeros + (size_t)(k * words) * 4, 1, g->bits, o) + g->zero_offset);
+        }
+    }
+    codes.codes = lines;
+    codes.scales = scales;
+    codes.zeros = zeros;
+    *packing = packing_of_affine(arena, &codes);
+    return *packing ? ST_OK : ST_RESOURCE;
 }
 
 /* The groups of inputs, checked. */
@@ -70,6 +102,7 @@ static Status join_gptq(Joining *joining, const char *name) {
     TRY(joining_need(joining, name, "scales", NULL, 2, (const int64_t[]){n_groups, g->out}, &g->scales));
     TRY(joining_need(joining, name, "qzeros", "I32", 2, (const int64_t[]){n_groups, g->out * bits / 32}, &zeros));
     g->zeros = zeros->data;
+    g->n_groups = n_groups;
     g->group = (g->in + n_groups - 1) / n_groups;
     TRY(read_groups(joining, name, joining_find(joining, name, "g_idx"), n_groups, g));
     const char *format = json_string_value(json_object_get(joining->settings, "checkpoint_format"));
@@ -83,7 +116,7 @@ static Status join_gptq(Joining *joining, const char *name) {
     }
     const char *weight = arena_printf(joining->file->arena, "%s.weight", name);
     if (!weight) return ST_RESOURCE;
-    return joining_add(joining, weight, 2, (const int64_t[]){g->out, g->in}, "GPTQ", weights, scales->bytes + zeros->bytes, gptq_rows, g);
+    return joining_add(joining, weight, 2, (const int64_t[]){g->out, g->in}, "GPTQ", weights, scales->bytes + zeros->bytes, gptq_rows, gptq_pack, g);
 }
 
 Status quantized_gptq(Joining *joining) { return joining_each(joining, ".qweight", join_gptq); }

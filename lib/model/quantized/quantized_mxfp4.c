@@ -41,7 +41,7 @@ static Status join_mxfp4(Joining *joining, const char *name) {
     Mxfp4 *m = joining_alloc(joining, sizeof *m);
     if (!m) return ST_RESOURCE;
     *m = (Mxfp4){blocks->data, scales->data, blocks->shape[1], blocks->shape[2] * MX_BLOCK};
-    return joining_add(joining, name, 3, (const int64_t[]){blocks->shape[0], m->in, m->out}, "MXFP4", blocks, scales->bytes, mxfp4_rows, m);
+    return joining_add(joining, name, 3, (const int64_t[]){blocks->shape[0], m->in, m->out}, "MXFP4", blocks, scales->bytes, mxfp4_rows, NULL, m);
 }
 
 Status quantized_mxfp4(Joining *joining) { return joining_each(joining, "_blocks", join_mxfp4); }

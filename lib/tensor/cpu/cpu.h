@@ -51,6 +51,8 @@ void cpu_tile_kernels_amx(Device *device);
 #define KERNEL_PRODUCT(name, arguments, values)
 #include "lib/tensor/kernels.def"
 #undef KERNEL
+/* codes_read (quant/packing.h), the same bits. */
+void ISA_FN(codes)(DType dtype, const void *elements, int64_t first, int64_t n, bool rounds, float *values);
 #endif
 
 /* Returns scratch memory of the calling OpenMP thread, aligned to 64 bytes, not cleared, kept for the next kernel. Each slot is one piece, valid
@@ -71,8 +73,10 @@ int cpu_team_member(void); /* number of the calling thread in the team, 0 for al
 bool cpu_has(const char *feature); /* one of the words of CpuInfo.features */
 
 /* True if the fast kernels support the dtypes of these tensors: f32, bf16 and, unless the kernel writes to them (`written`), f16. A kernel calls the
- * reference device's kernel for other dtypes. NULL tensors are allowed. */
+ * reference device's kernel for other dtypes. NULL tensors are allowed; a quantised one aborts the program. */
 bool cpu_fast(const Tensor *const *tensors, size_t n, bool written);
+/* The same for a weight, which may be quantised as well. */
+bool cpu_reads_weight(const Tensor *weight);
 #define CPU_READS(...) cpu_fast((const Tensor *const[]){__VA_ARGS__}, sizeof((const Tensor *const[]){__VA_ARGS__}) / sizeof(Tensor *), false)
 #define CPU_WRITES(...) cpu_fast((const Tensor *const[]){__VA_ARGS__}, sizeof((const Tensor *const[]){__VA_ARGS__}) / sizeof(Tensor *), true)
 

@@ -27,6 +27,28 @@ void gemm_describe(CpuInfo *info); /* fills in the fields of CpuInfo about produ
 size_t gemm_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward);
 void gemm_packed_free(void *packed);
 
+/* A factor of a product. */
+typedef struct Operand {
+    const void *data; /* of a quantised dtype: the elements of the tensor (codes_read) */
+    DType dtype;
+    int64_t ld;      /* elements from line to line in memory */
+    bool transposed; /* the factor is the transpose of what is in memory */
+    bool rounds;     /* of a quantised dtype: values are rounded to bf16 */
+    int64_t first;   /* of a quantised dtype, whose elements have no addresses: the element where the factor begins */
+} Operand;
+static inline Operand operand_of(const void *data, DType dtype, int64_t ld, bool transposed) {
+    return (Operand){.data = data, .dtype = dtype, .ld = ld, .transposed = transposed};
+}
+static inline bool operands_same(const Operand *a, const Operand *b) {
+    return a->data == b->data && a->first == b->first && a->dtype == b->dtype && a->ld == b->ld && a->transposed == b->transposed;
+}
+/* The factor from `elements` elements further on in memory. */
+static inline Operand operand_after(Operand operand, int64_t elements) {
+    operand.first += elements;
+    operand.data = (const char *)operand.data + (size_t)elements * dtype_size(operand.dtype);
+    return operand;
+}
+
 /* ---- row functions, compiled for each instruction set ---- */
 
 /* Statistics of a row of logits z. */
@@ -46,6 +68,8 @@ typedef struct CpuRows {
     void (*convert)(const void *from, DType from_dtype, int64_t from_ld, void *to, DType to_dtype, int64_t to_ld, int64_t rows, int64_t cols);
     /* c = alpha * tile + beta * c; c is f32 or bf16 and is not read when beta is 0. */
     void (*finish)(const float *tile, int64_t tile_ld, float alpha, float beta, void *c, DType dtype, int64_t ld, int64_t rows, int64_t cols);
+    /* Computes n elements from element `at` of line `line` of a factor of a quantised dtype. */
+    void (*codes)(const Operand *from, int64_t line, int64_t at, int64_t n, float *values);
     /* Applies soft-cap and temperature to n plain products, in place. */
     void (*logits)(const LogprobArgs *args, float *z, int64_t n);
     /* Sums n logits, which are replaced by exp(z - row->largest). weighted and total only if `all`; the other sums have the same bits either way. */
@@ -83,17 +107,8 @@ const char *onednn_version(void);
 
 /* ---- products of memory that is not in tensors ---- */
 
-/* A factor of a product. */
-typedef struct Operand {
-    const void *data;
-    DType dtype;
-    int64_t ld;      /* elements from line to line in memory */
-    bool transposed; /* the factor is the transpose of what is in memory */
-} Operand;
-static inline bool operands_same(const Operand *a, const Operand *b) {
-    return a->data == b->data && a->dtype == b->dtype && a->ld == b->ld && a->transposed == b->transposed;
-}
-/* The packed copy of a constant weight, owned by host/gemm.c; NULL = none. */
+/* The packed copy of a constant weight, owned by host/gemm.c; NULL = none. Without memory of its own (a quantised weight): each tile is packed when it
+ * is used. */
 typedef struct PackedTiles PackedTiles;
 
 /* C (m, n) = alpha * op(A) op(B) + beta * D with products in `dtype`, f32 or bf16. D is C itself unless given; it is not read when beta is 0. */
@@ -157,11 +172,14 @@ extern const CpuProducts cpu_products_base, cpu_products_avx2, cpu_products_avx5
 /* In bf16 on a processor that multiplies bf16 (tile/product.c). */
 extern const CpuProducts cpu_tile_products_avx512_bf16, cpu_tile_products_amx;
 
-/* The operand and packed copy of weight `b` for products in `dtype` with op(b). Packs a constant weight at its first use. */
-Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed);
+/* The operand of weight `b` in a product with a factor of dtype `a`, op(b) as `transposed` says. */
+Operand operand_plain(const Tensor *b, bool transposed, DType a);
+/* The same with its packed copy. Packs a constant weight at its first use. A quantised weight is never copied as a whole. */
+Operand weight_operand(const Tensor *b, bool transposed, DType a, const PackedTiles **packed);
 /* The dtype in which products of such an operand run: bf16 where the processor multiplies it, else f32. */
 DType product_dtype(DType a);
-/* Whether b is rounded to bf16 for the product, so that bf16 products computed in f32 use the same numbers as native ones. Such a b is not packed. */
+/* Whether b is rounded to bf16 for the product, so that bf16 products computed in f32 use the same numbers as native ones. Such a b is not packed.
+ * False for a quantised b, whose values are rounded when they are read. */
 bool product_rounds(DType a, DType b);
 const CpuRows *cpu_rows(void);
 

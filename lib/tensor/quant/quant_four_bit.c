@@ -44,8 +44,8 @@ static float float_at(const void *array, int64_t i) {
     return value;
 }
 
-/* The scale of block i; each step is rounded to float32, as bitsandbytes does. */
-static float block_scale(const FourBit *from, int64_t i) {
+/* Each step is rounded to float32, as bitsandbytes does. */
+float four_bit_scale(const FourBit *from, int64_t i) {
     if (from->absmax) return float_at(from->absmax, i);
     float scaled = float_at(from->nested_map, from->absmax_codes[i]) * float_at(from->nested_absmax, i / from->nested_block);
     return scaled + from->offset;
@@ -54,7 +54,7 @@ static float block_scale(const FourBit *from, int64_t i) {
 void four_bit_read(const FourBit *from, int64_t first, int64_t n, float *values) {
     for (int64_t i = 0; i < n;) {
         int64_t at = first + i, end = MIN(n, i + from->block - at % from->block);
-        float scale = block_scale(from, at / from->block);
+        float scale = four_bit_scale(from, at / from->block);
         for (; i < end; i++) {
             uint8_t byte = from->packed[(first + i) / 2];
             values[i] = from->map[(first + i) % 2 ? byte & 15 : byte >> 4] * scale;

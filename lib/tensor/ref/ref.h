@@ -19,6 +19,14 @@ static inline void ref_put(Tensor *y, int64_t i, double value, double beta) {
     element_set(y, i, beta == 0 ? value : value + beta * element_get(y, i));
 }
 
+/* Element i of a weight, which may be quantised. */
+static inline double ref_weight(const Tensor *x, int64_t i) {
+    float value;
+    if (!dtype_is_quantised(x->dtype)) return element_get(x, i);
+    tensor_dequantise(x, i, 1, &value);
+    return (double)value;
+}
+
 static inline int32_t ref_index(const Tensor *rows, int64_t i) { return ((const int32_t *)rows->elements)[i]; }
 
 /* Allocates `n` zeros for sums that must not be rounded to a tensor's dtype; the caller frees them. NULL when memory runs out: memory_check reports

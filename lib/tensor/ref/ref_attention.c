@@ -146,3 +146,23 @@ void ref_attention_backward(const AttentionArgs *args, const Tensor *q, const Te
     free(sums.dk);
     free(sums.dv);
 }
+
+void ref_attention_sinks(const Tensor *sinks, Tensor *y, Tensor *logsumexp) {
+    int64_t n_heads = tensor_count(sinks), d = tensor_width(y) / n_heads;
+    for (int64_t i = 0; i < tensor_count(logsumexp); i++) {
+        double keys = element_get(logsumexp, i), sink = element_get(sinks, i % n_heads), largest = fmax(keys, sink),
+               all = largest + log(exp(keys - largest) + exp(sink - largest));
+        for (int64_t c = i * d; c < (i + 1) * d; c++) element_set(y, c, exp(keys - all) * element_get(y, c));
+        element_set(logsumexp, i, all);
+    }
+}
+
+void ref_attention_sinks_backward(const Tensor *sinks, const Tensor *y, const Tensor *logsumexp, const Tensor *dy, Tensor *dsinks) {
+    int64_t n_heads = tensor_count(sinks), d = tensor_width(y) / n_heads;
+    for (int64_t h = 0; h < n_heads; h++) {
+        double sum = 0;
+        for (int64_t i = h; i < tensor_count(logsumexp); i += n_heads)
+            sum -= exp(element_get(sinks, h) - element_get(logsumexp, i)) * ref_attention_dot(dy, i * d, y, i * d, d);
+        ref_put(dsinks, h, sum, 1);
+    }
+}

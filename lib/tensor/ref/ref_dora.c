@@ -9,7 +9,7 @@ void ref_dora_squares(const Tensor *weight, Tensor *squares) {
     for (int64_t o = 0; o < out; o++) {
         double sum = 0;
         for (int64_t i = 0; i < in; i++) {
-            double value = element_get(weight, weight->in_out ? i * out + o : o * in + i);
+            double value = ref_weight(weight, weight->in_out ? i * out + o : o * in + i);
             sum += value * value;
         }
         element_set(squares, o, sum);

@@ -5,7 +5,7 @@
 #include <math.h>
 
 void ref_copy(const Tensor *x, Tensor *y) {
-    for (int64_t i = 0; i < tensor_count(x); i++) element_set(y, i, element_get(x, i));
+    for (int64_t i = 0; i < tensor_count(x); i++) element_set(y, i, ref_weight(x, i));
 }
 
 void ref_fill(Tensor *y, double value) {
@@ -55,7 +55,7 @@ void ref_add_uniform(int64_t first, int64_t n_rows, double magnitude, RngKey key
 void ref_gather_rows(const Tensor *x, const Tensor *rows, Tensor *y) {
     int64_t width = tensor_width(y);
     for (int64_t i = 0; i < tensor_rows(y); i++)
-        for (int64_t c = 0; c < width; c++) element_set(y, i * width + c, element_get(x, ref_index(rows, i) * width + c));
+        for (int64_t c = 0; c < width; c++) element_set(y, i * width + c, ref_weight(x, ref_index(rows, i) * width + c));
 }
 
 void ref_scatter_add_rows(const Tensor *dy, const Tensor *rows, Tensor *dx) {
@@ -110,6 +110,11 @@ static double ref_elementwise_activate(Activation kind, double x, double *slope)
         *slope = 1 - t * t;
         return t;
     }
+    case ACT_SIGMOID: {
+        double sigmoid = 1 / (1 + exp(-x));
+        *slope = sigmoid * (1 - sigmoid);
+        return sigmoid;
+    }
     }
     return (double)NAN;
 }
@@ -153,7 +158,7 @@ void ref_sum_squares(const Tensor *x, double *result) {
 void ref_find_nonfinite(const Tensor *x, int64_t *index) {
     *index = -1;
     for (int64_t i = 0; i < tensor_count(x) && *index < 0; i++)
-        if (!isfinite(element_get(x, i))) *index = i;
+        if (!isfinite(ref_weight(x, i))) *index = i;
 }
 
 void ref_largest(const Tensor *x, int64_t row, int64_t *column) {
@@ -174,5 +179,23 @@ void ref_draw(const Tensor *x, int64_t row, double temperature, double u, int64_
         double weight = exp(element_get(x, row * n + i) / temperature - most);
         if (weight > 0) *column = i;
         below += weight;
+    }
+}
+
+void ref_gather_columns(const Tensor *x, const Tensor *more, const Tensor *units, Tensor *y) {
+    int64_t n = tensor_count(units), unit = tensor_width(y) / n, width = tensor_width(x), more_width = more ? tensor_width(more) : 0;
+    for (int64_t i = 0; i < tensor_count(y); i++) {
+        int64_t row = i / tensor_width(y), column = i % tensor_width(y), from = ref_index(units, column / unit) * unit + column % unit;
+        double value = from < 0 ? 0 : from < width ? element_get(x, row * width + from) : element_get(more, row * more_width + from - width);
+        element_set(y, i, value);
+    }
+}
+
+void ref_scatter_add_columns(const Tensor *dy, const Tensor *units, int64_t first, Tensor *dx) {
+    int64_t n = tensor_count(units), unit = tensor_width(dy) / n, width = tensor_width(dx);
+    for (int64_t i = 0; i < tensor_count(dy); i++) {
+        int64_t row = i / tensor_width(dy), column = i % tensor_width(dy), to = ref_index(units, column / unit) - first;
+        if (ref_index(units, column / unit) < 0 || to < 0 || to >= width / unit) continue;
+        ref_put(dx, row * width + to * unit + column % unit, element_get(dy, i), 1);
     }
 }

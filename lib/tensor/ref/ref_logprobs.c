@@ -10,7 +10,7 @@ static void row_logits(const LogprobArgs *args, const Tensor *hidden, const Tens
     int64_t width = tensor_width(hidden), n_vocab = tensor_rows(head);
     for (int64_t v = 0; v < n_vocab; v++) {
         double sum = 0, slope = 1 / args->temperature;
-        for (int64_t c = 0; c < width; c++) sum += element_get(hidden, p * width + c) * element_get(head, v * width + c);
+        for (int64_t c = 0; c < width; c++) sum += element_get(hidden, p * width + c) * ref_weight(head, v * width + c);
         if (args->softcap != 0) {
             double t = tanh(sum / args->softcap);
             sum = args->softcap * t;
@@ -41,7 +41,7 @@ void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
         for (int64_t c = 0; results->dlogp_dhidden && c < width; c++) {
             double by_c = 0;
             for (int64_t v = 0; v < n_vocab; v++)
-                by_c += ((v == ref_index(targets, p)) - exp(logits[v] - norm)) * slopes[v] * element_get(head, v * width + c);
+                by_c += ((v == ref_index(targets, p)) - exp(logits[v] - norm)) * slopes[v] * ref_weight(head, v * width + c);
             element_set(results->dlogp_dhidden, p * width + c, by_c);
         }
     }
@@ -84,7 +84,7 @@ void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         }
         for (int64_t c = 0; c < width; c++) {
             double sum = 0;
-            for (int64_t v = 0; v < n_vocab; v++) sum += logits[v] * element_get(head, v * width + c);
+            for (int64_t v = 0; v < n_vocab; v++) sum += logits[v] * ref_weight(head, v * width + c);
             if (dhidden) element_set(dhidden, p * width + c, sum);
         }
         for (int64_t i = 0; dhead && i < n_vocab * width; i++) sums[i] += logits[i / width] * element_get(hidden, p * width + i % width);

@@ -26,7 +26,7 @@ void ref_matmul(const Matmul *args) {
         for (int64_t j = 0; j < n; j++) {
             double sum = 0, branch = 0;
             for (int64_t l = 0; l < k; l++)
-                sum += element_get(a, args->transpose_a ? l * m + i : i * k + l) * element_get(b, args->transpose_b ? j * k + l : l * n + j);
+                sum += element_get(a, args->transpose_a ? l * m + i : i * k + l) * ref_weight(b, args->transpose_b ? j * k + l : l * n + j);
             for (int64_t l = 0; l < rank; l++)
                 branch += element_get(more, i * rank + l) * element_get(more_b, args->transpose_more_b ? j * rank + l : l * n + j);
             double value =

@@ -504,14 +504,14 @@ TEST(orders_stay_as_they_are) {
 
 /* ---- packing ---- */
 
-typedef struct Packing {
+typedef struct PackingCase {
     int64_t batches, tokens, most;
-} Packing;
+} PackingCase;
 
 /* Each row once, no batch above the limit. */
-static Packing pack(const Dataset *dataset, int64_t batch_tokens, bool shuffle, int64_t epoch) {
+static PackingCase pack(const Dataset *dataset, int64_t batch_tokens, bool shuffle, int64_t epoch) {
     DataPlan plan;
-    Packing packing = {0};
+    PackingCase packing = {0};
     size_t *examples = NULL, n;
     unsigned char *seen = calloc(dataset->n, 1);
     data_plan_init(&plan, &(DataOrder){dataset, 9, shuffle}, 1, batch_tokens, 1);
@@ -535,13 +535,13 @@ static Packing pack(const Dataset *dataset, int64_t batch_tokens, bool shuffle, 
     return packing;
 }
 
-static double waste(const Packing *packing, int64_t batch_tokens) { return 1 - (double)packing->tokens / (double)(packing->batches * batch_tokens); }
+static double waste(const PackingCase *packing, int64_t batch_tokens) { return 1 - (double)packing->tokens / (double)(packing->batches * batch_tokens); }
 
 TEST(batches_are_filled) {
     Dataset *dataset;
     load_file(&plain, write_rows("pack.jsonl", 4000, 0, 120), &dataset);
     for (int64_t epoch = 0; epoch < 2; epoch++) {
-        Packing best = pack(dataset, 512, true, epoch), next = pack(dataset, 512, false, epoch);
+        PackingCase best = pack(dataset, 512, true, epoch), next = pack(dataset, 512, false, epoch);
         assert_true(waste(&best, 512) < 0.01);
         assert_true(best.batches < next.batches);
     }
@@ -608,7 +608,7 @@ TEST(rows_of_the_project_are_packed_well) {
         check_ok(rows_read_some(path, 1500, row_to_text, &writer));
         check_ok(writer_commit(&writer));
         check_ok(dataset_load(&config, &(DataSource){.path = texts}, 1, tokenizer, &dataset));
-        Packing packing = pack(dataset, files[i].batch_tokens, true, 0);
+        PackingCase packing = pack(dataset, files[i].batch_tokens, true, 0);
         double wasted = waste(&packing, files[i].batch_tokens);
         int64_t fewest = (packing.tokens + files[i].batch_tokens - 1) / files[i].batch_tokens; /* few batches waste more: the last one is not full */
         printf("%s: %zu rows, %lld batches of %lld tokens, %.2f %% wasted\n", files[i].path, dataset->n, (long long)packing.batches,

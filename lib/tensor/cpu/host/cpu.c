@@ -197,10 +197,13 @@ bool cpu_fast(const Tensor *const *tensors, size_t n, bool written) {
     for (size_t i = 0; i < n; i++) {
         if (!tensors[i]) continue;
         DType dtype = tensors[i]->dtype;
+        ASSERT(!dtype_is_quantised(dtype), "a kernel that reads no codes has a tensor of %s", dtype_name(dtype));
         if (dtype != DT_F32 && dtype != DT_BF16 && (written || dtype != DT_F16)) return false;
     }
     return true;
 }
+
+bool cpu_reads_weight(const Tensor *weight) { return dtype_is_quantised(weight->dtype) || CPU_READS(weight); }
 
 /* ---- scratch ---- */
 

@@ -24,7 +24,7 @@ const CpuRows *cpu_rows(void) { return rows_of_isa; }
 
 DType product_dtype(DType a) { return a == DT_BF16 && native_bf16 ? DT_BF16 : DT_F32; }
 
-bool product_rounds(DType a, DType b) { return a == DT_BF16 && b != DT_BF16 && product_dtype(a) == DT_F32; }
+bool product_rounds(DType a, DType b) { return a == DT_BF16 && b != DT_BF16 && !dtype_is_quantised(b) && product_dtype(a) == DT_F32; }
 
 /* ---- choice of library ---- */
 
@@ -231,8 +231,25 @@ static const void *tile_a(const Product *product, const TileShape *shape, int64_
     return block_convert(CPU_TILE_A, a, from, shape->dtype, m, shape->k, shape->m, shape->k);
 }
 
+/* Lines line.. of a quantised factor, of each `length` elements from element `at` on, as a dense block of `dtype`. */
+static void *block_of_codes(const Operand *operand, DType dtype, int64_t line, int64_t lines, int64_t at, int64_t length) {
+    enum { PIECE = 512 };
+    char *block = cpu_scratch(CPU_TILE_B, (size_t)(lines * length) * dtype_size(dtype));
+    for (int64_t i = 0; i < lines && !cpu_planning(); i++)
+        for (int64_t j = 0, n; j < length; j += n) {
+            float values[PIECE], *floats = dtype == DT_F32 ? (float *)(void *)block + i * length + j : values;
+            n = MIN(length - j, (int64_t)PIECE);
+            rows_of_isa->codes(operand, line + i, at + j, n, floats);
+            if (dtype != DT_F32) rows_of_isa->convert(values, DT_F32, n, block + (size_t)(i * length + j) * dtype_size(dtype), dtype, n, 1, n);
+        }
+    return block;
+}
+
 static const void *tile_b(const Product *product, const TileShape *shape, int64_t at) {
     const Operand *b = &product->b;
+    if (dtype_is_quantised(b->dtype))
+        return b->transposed ? block_of_codes(b, shape->dtype, at, shape->n, 0, shape->k)
+                             : block_of_codes(b, shape->dtype, 0, shape->k, at, shape->n);
     const void *from = operand_at(b, at, b->transposed);
     if (b->dtype == shape->dtype && !product->round_b) return from;
     int64_t rows = b->transposed ? shape->n : shape->k, cols = b->transposed ? shape->k : shape->n;
@@ -245,6 +262,20 @@ struct PackedTiles {
     size_t tile_bytes;
     char *data;
 };
+
+/* A tile of a weight that has no packed copy, packed in scratch memory. */
+static const void *tile_packed(const Product *product, const TileShape *shape, int64_t at) {
+#if HAVE_ONEDNN
+    int64_t rows = row_tile_of(shape->dtype);
+    void *packed = cpu_scratch(CPU_LOCAL, onednn_packed_bytes(shape->dtype, rows, shape->n, shape->k));
+    const void *b = tile_b(product, shape, at);
+    bool transposed = product->b.transposed;
+    if (!cpu_planning()) onednn_pack(shape->dtype, rows, shape->n, shape->k, b, transposed ? shape->k : shape->n, transposed, packed);
+    return packed;
+#else
+    return tile_b(product, shape, at);
+#endif
+}
 
 static void tile_run(const TileShape *shape, const void *prepared, const void *a, const void *b, float *c) {
 #if HAVE_ONEDNN
@@ -276,8 +307,8 @@ void product_column(const ProductTiles *tiles, int64_t col_tile) {
     Product column = *product;
     int64_t lines = b->transposed ? cols : product->k, length = b->transposed ? product->k : cols;
     column.n = cols; /* round_b stays set, so that the tiles do not convert B again */
-    column.b = (Operand){block_convert(CPU_LIBRARY, b, operand_at(b, col, b->transposed), DT_BF16, lines, length, lines, length), DT_BF16, length,
-                         b->transposed};
+    column.b = operand_of(block_convert(CPU_LIBRARY, b, operand_at(b, col, b->transposed), DT_BF16, lines, length, lines, length), DT_BF16, length,
+                          b->transposed);
     own->column(&column, 0, cols);
 }
 
@@ -299,8 +330,11 @@ float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_til
         return c;
     }
     const void *a = tile_a(product, shape, row_tile * tiles->row_tile, product_rows(tiles, row_tile));
-    const void *b =
-        product->packed ? product->packed->data + (size_t)col_tile * product->packed->tile_bytes : tile_b(product, shape, col_tile * tiles->col_tile);
+    const PackedTiles *packed = product->packed;
+    int64_t col = col_tile * tiles->col_tile;
+    const void *b = !packed        ? tile_b(product, shape, col)
+                    : packed->data ? packed->data + (size_t)col_tile * packed->tile_bytes
+                                   : tile_packed(product, shape, col);
     tile_run(shape, tiles->prepared[last_row][last_col], a, b, c);
     return c;
 }
@@ -324,7 +358,7 @@ static void operand_round(Operand *operand, int64_t rows, int64_t cols, uint16_t
             rows_of_isa->convert(operand_at(operand, i, true), operand->dtype, operand->ld, to + i * length, DT_BF16, length,
                                  MIN((int64_t)LINES, lines - i), length);
     }
-    *operand = (Operand){to, DT_BF16, length, operand->transposed};
+    *operand = operand_of(to, DT_BF16, length, operand->transposed);
 }
 
 static bool rounds(const Product *product) { return product->round_b || product->round_more_b; }
@@ -423,7 +457,7 @@ static void weight_pack(PackedWeight *weight, const Tensor *b, bool transposed, 
     size_t bytes = packed_size(dtype, n, k, &tiles->tile_bytes);
     if (bytes == 0) return;
     if (!(tiles->data = weight_memory(weight, bytes))) return;
-    Product product = {.dtype = dtype, .m = 1, .n = n, .k = k, .b = {b->elements, b->dtype, b->shape[1], transposed}};
+    Product product = {.dtype = dtype, .m = 1, .n = n, .k = k, .b = operand_of(b->elements, b->dtype, b->shape[1], transposed)};
 #pragma omp parallel
     {
         product_thread_begin();
@@ -462,10 +496,25 @@ static Operand operand_planned(const Tensor *b, Operand operand, DType dtype, co
     return operand;
 }
 
-Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed) {
-    Operand operand = {b->elements, b->dtype, b->shape[1], transposed};
+Operand operand_plain(const Tensor *b, bool transposed, DType a) {
+    Operand operand = operand_of(b->elements, b->dtype, b->shape[1], transposed);
+    operand.rounds = dtype_is_quantised(b->dtype) && (b->storage->rounds || a == DT_BF16);
+    return operand;
+}
+
+/* A constant weight of values is packed, and no library guarantees the same bits without that: so the tiles of a quantised one are packed too. */
+static const PackedTiles *codes_packed(const Tensor *b, bool transposed, DType dtype) {
+    static const PackedTiles none = {0, NULL};
+    size_t unused;
+    return packed_size(dtype, b->shape[transposed ? 0 : 1], b->shape[transposed ? 1 : 0], &unused) > 0 ? &none : NULL;
+}
+
+Operand weight_operand(const Tensor *b, bool transposed, DType a, const PackedTiles **packed) {
+    Operand operand = operand_plain(b, transposed, a);
     Storage *storage = b->storage;
-    *packed = NULL;
+    DType dtype = product_dtype(a);
+    *packed = dtype_is_quantised(b->dtype) ? codes_packed(b, transposed, dtype) : NULL;
+    if (dtype_is_quantised(b->dtype)) return operand;
     if (!storage || !storage->constant || own_of_dtype(dtype) || tensor_count(b) == 0) return operand;
     if (cpu_planning()) return operand_planned(b, operand, dtype, packed);
     PackedWeight *weight = storage->packed;
@@ -492,12 +541,12 @@ Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const Pack
     if (dtype != DT_F32 || b->dtype == DT_F32) return operand;
     if (!weight->plain) weight_convert(weight, b);
     if (!weight->plain) return operand;
-    return (Operand){weight->plain, DT_F32, b->shape[1], transposed};
+    return operand_of(weight->plain, DT_F32, b->shape[1], transposed);
 }
 
 size_t gemm_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward) {
     DType dtype = product_dtype(compute);
-    if (product_rounds(compute, stored)) return 0;
+    if (product_rounds(compute, stored) || dtype_is_quantised(stored)) return 0;
     size_t unused, forward_bytes = packed_size(dtype, rows, cols, &unused), backward_bytes = backward ? packed_size(dtype, cols, rows, &unused) : 0;
     bool plain = !own_of_dtype(dtype) && (forward_bytes == 0 || (backward && backward_bytes == 0)) && dtype == DT_F32 && stored != DT_F32;
     return forward_bytes + backward_bytes + (plain ? (size_t)rows * (size_t)cols * sizeof(float) : 0);
@@ -667,7 +716,7 @@ static void take_down(const Matmul *args, Product *product) {
         matmul_low(args);
         return;
     }
-    product->down = (Operand){args->down->elements, args->down->dtype, args->down->shape[1], args->transpose_down};
+    product->down = operand_of(args->down->elements, args->down->dtype, args->down->shape[1], args->transpose_down);
     product->down_alpha = (float)args->down_alpha;
     product->low = args->low->elements;
 }
@@ -675,7 +724,7 @@ static void take_down(const Matmul *args, Product *product) {
 /* Whether a single product can compute everything. */
 static bool at_once(const Matmul *args, const Product *product) {
     for (const RowBranch *branch = args->branches; branch; branch = branch->next)
-        if (!CPU_READS(args->a, args->b, branch->low, branch->down, branch->b)) return false;
+        if (!CPU_READS(args->a, branch->low, branch->down, branch->b) || !cpu_reads_weight(args->b)) return false;
     return own_for(product) && CPU_READS(args->more_a, args->more_b) && CPU_WRITES(args->addend);
 }
 
@@ -700,7 +749,7 @@ static bool product_make(const Matmul *args, Product *product) {
         matmul_f64(args, m, n, k);
         return false;
     }
-    if (!CPU_READS(a, b) || !CPU_WRITES(c)) {
+    if (!CPU_READS(a) || !cpu_reads_weight(b) || !CPU_WRITES(c)) {
         Matmul alone = *args;
         alone.next = NULL;
         device_reference()->matmul(&alone);
@@ -710,7 +759,7 @@ static bool product_make(const Matmul *args, Product *product) {
                          .m = m,
                          .n = n,
                          .k = k,
-                         .a = {a->elements, a->dtype, a->shape[1], args->transpose_a},
+                         .a = operand_of(a->elements, a->dtype, a->shape[1], args->transpose_a),
                          .c = c->elements,
                          .c_dtype = c->dtype,
                          .ldc = n,
@@ -720,12 +769,12 @@ static bool product_make(const Matmul *args, Product *product) {
     product->round_b = product_rounds(a->dtype, b->dtype);
     /* No library guarantees the same bits with a packed b */
     if (args->transpose_a || product->round_b)
-        product->b = (Operand){b->elements, b->dtype, b->shape[1], args->transpose_b};
+        product->b = operand_plain(b, args->transpose_b, a->dtype);
     else
-        product->b = weight_operand(b, args->transpose_b, product->dtype, &product->packed);
+        product->b = weight_operand(b, args->transpose_b, a->dtype, &product->packed);
     if (args->more_a) {
-        product->more_a = (Operand){args->more_a->elements, args->more_a->dtype, args->more_a->shape[1], false};
-        product->more_b = (Operand){args->more_b->elements, args->more_b->dtype, args->more_b->shape[1], args->transpose_more_b};
+        product->more_a = operand_of(args->more_a->elements, args->more_a->dtype, args->more_a->shape[1], false);
+        product->more_b = operand_of(args->more_b->elements, args->more_b->dtype, args->more_b->shape[1], args->transpose_more_b);
         product->round_more_b = product_rounds(args->more_a->dtype, args->more_b->dtype);
         product->more_k = args->more_a->shape[1];
         product->more_alpha = (float)args->more_alpha;

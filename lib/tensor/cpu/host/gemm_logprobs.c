@@ -33,25 +33,22 @@ static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int3
 /* Products of rows begin..begin+rows-1 with the whole vocabulary. */
 static Product head_product(const Tensor *hidden, const Tensor *head, int64_t begin, int64_t rows) {
     int64_t width = tensor_width(hidden);
-    Product product = {.dtype = product_dtype(hidden->dtype),
-                       .m = rows,
-                       .n = tensor_rows(head),
-                       .k = width,
-                       .a = {(const char *)hidden->elements + (size_t)(begin * width) * dtype_size(hidden->dtype), hidden->dtype, width, false}};
+    Product product = {
+        .dtype = product_dtype(hidden->dtype),
+        .m = rows,
+        .n = tensor_rows(head),
+        .k = width,
+        .a = operand_of((const char *)hidden->elements + (size_t)(begin * width) * dtype_size(hidden->dtype), hidden->dtype, width, false)};
     product.round_b = product_rounds(hidden->dtype, head->dtype);
-    if (product.round_b)
-        product.b = (Operand){head->elements, head->dtype, width, true};
-    else
-        product.b = weight_operand(head, true, product.dtype, &product.packed);
+    product.b = product.round_b ? operand_plain(head, true, hidden->dtype) : weight_operand(head, true, hidden->dtype, &product.packed);
     return product;
 }
 
 /* The head as the second factor of a product with logits, weights or gradients. */
 static Operand head_rows(const Product *product, const Tensor *head, int64_t first) {
-    Operand rows = {head->elements, head->dtype, tensor_width(head), false};
-    if (product->b.dtype == product->dtype) rows = (Operand){product->b.data, product->b.dtype, tensor_width(head), false};
-    rows.data = (const char *)rows.data + (size_t)(first * rows.ld) * dtype_size(rows.dtype);
-    return rows;
+    Operand rows = operand_plain(head, false, product->a.dtype);
+    if (product->b.dtype == product->dtype) rows = operand_of(product->b.data, product->b.dtype, tensor_width(head), false);
+    return operand_after(rows, first * rows.ld);
 }
 
 static int64_t tiles_of_chunk(const ProductTiles *tiles) {
@@ -123,7 +120,7 @@ static void chunk_write(const Block *block, int64_t row, int64_t col, float scal
 
 /* The chunk as a factor of the next product. */
 static Operand chunk_operand(const Block *block, bool transposed) {
-    return (Operand){block->chunk, block->tiles.product->dtype, block->chunk_cols, transposed};
+    return operand_of(block->chunk, block->tiles.product->dtype, block->chunk_cols, transposed);
 }
 
 /* sums (rows, width) = chunk * head, or += for chunks after the first. */
@@ -200,9 +197,14 @@ static const double FARTHEST = 60, FARTHEST_TRAINED = 40;
 
 /* The head's row of a target in the dtype of the products: the weights' part that is subtracted must be able to cancel it. Memory: one row more. */
 static void target_row(const Block *b, const Tensor *head, int64_t row, float *to) {
-    int64_t width = tensor_width(head);
-    const void *from = (const char *)head->elements + (size_t)(target_of(b->targets, b->begin + row) * width) * dtype_size(head->dtype);
+    int64_t width = tensor_width(head), target = target_of(b->targets, b->begin + row);
     DType dtype = head->dtype;
+    if (dtype_is_quantised(dtype)) {
+        Operand codes = operand_plain(head, false, b->tiles.product->a.dtype);
+        cpu_rows()->codes(&codes, target, 0, width, to);
+        return;
+    }
+    const void *from = (const char *)head->elements + (size_t)(target * width) * dtype_size(dtype);
     if ((b->tiles.product->dtype == DT_BF16 || b->tiles.product->round_b) && dtype != DT_BF16) {
         void *rounded = to + width;
         cpu_rows()->convert(from, dtype, width, rounded, DT_BF16, width, 1, width);
@@ -304,7 +306,7 @@ static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Te
 /* ---- the kernels ---- */
 
 static bool fast(const Tensor *hidden, const Tensor *head, const Tensor *out) {
-    return CPU_READS(hidden, head) && CPU_WRITES(hidden, out) && tensor_count(head) > 0;
+    return CPU_READS(hidden) && cpu_reads_weight(head) && CPU_WRITES(hidden, out) && tensor_count(head) > 0;
 }
 
 /* Computes the block of rows that begins at b->begin, whose sums are then in b; false as slopes_take. results: NULL without slopes. */
@@ -500,7 +502,7 @@ static void block_back_weighted(Block *b, const Tensor *hidden, const HeadGradie
         weights_start(b, chunk, kept, rows + scaled);
         if (!kept) chunk_take(b, tile_weights);
         if (!cpu_planning()) targets_take_off(b);
-        chunk_by_rows(b, (Operand){rows, product->dtype, width, false}, gradient);
+        chunk_by_rows(b, operand_of(rows, product->dtype, width, false), gradient);
     }
 }
 

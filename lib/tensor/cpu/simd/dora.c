@@ -5,12 +5,19 @@
 /* Rows that share the factors of a run of columns. */
 enum { ROWS = 32 };
 
+/* Elements at..at+n-1 of a weight, which may be quantised. */
+static const float *read_weight(const Tensor *weight, int64_t at, int64_t n, float *buffer) {
+    if (!dtype_is_quantised(weight->dtype)) return run_read(weight, at, n, buffer);
+    ISA_FN(codes)(weight->dtype, weight->elements, at, n, weight->storage->rounds, buffer);
+    return buffer;
+}
+
 static double sum_of_squares(const Tensor *tensor, int64_t begin, int64_t end) {
     enum { LANES = 8 };
     float buffer[RUN];
     double lanes[LANES] = {0}, sum = 0;
     for (RUNS(at, n, begin, end)) {
-        const float *values = run_read(tensor, at, n, buffer);
+        const float *values = read_weight(tensor, at, n, buffer);
         for (int64_t i = 0; i < n; i++) lanes[i % LANES] += (double)values[i] * (double)values[i];
     }
     for (int i = 0; i < LANES; i++) sum += lanes[i];
@@ -22,14 +29,14 @@ static void squares_of_columns(const Tensor *weight, int64_t first, int64_t n, f
     float buffer[RUN];
     double sums[RUN] = {0};
     for (int64_t r = 0; r < rows; r++) {
-        const float *values = run_read(weight, r * width + first, n, buffer);
+        const float *values = read_weight(weight, r * width + first, n, buffer);
         for (int64_t i = 0; i < n; i++) sums[i] += (double)values[i] * (double)values[i];
     }
     for (int64_t i = 0; i < n; i++) squares[i] = (float)sums[i];
 }
 
 void ISA_FN(dora_squares)(const Tensor *weight, Tensor *squares) {
-    if (!CPU_READS(weight) || squares->dtype != DT_F32) {
+    if (!cpu_reads_weight(weight) || squares->dtype != DT_F32) {
         device_reference()->dora_squares(weight, squares);
         return;
     }

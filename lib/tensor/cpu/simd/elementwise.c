@@ -13,10 +13,23 @@
     for (int64_t begin = 0; begin < count; begin += size)
 #define PARALLEL_BLOCKS PARALLEL_BLOCKS_OF(CPU_BLOCK)
 
+/* y[at + i] = x[from + i] of a quantised x. */
+static void codes_copy(Tensor *y, int64_t at, const Tensor *x, int64_t from, int64_t n) {
+    float values[RUN];
+    for (RUNS(i, some, 0, n)) {
+        ISA_FN(codes)(x->dtype, x->elements, from + i, some, x->storage->rounds, values);
+        run_write(y, at + i, some, values, 0);
+    }
+}
+
 void ISA_FN(copy)(const Tensor *x, Tensor *y) {
     int64_t count = tensor_count(x);
-    if (!CPU_READS(x) || !CPU_WRITES(y)) {
+    if (!cpu_reads_weight(x) || !CPU_WRITES(y)) {
         device_reference()->copy(x, y);
+        return;
+    }
+    if (dtype_is_quantised(x->dtype)) {
+        PARALLEL_BLOCKS codes_copy(y, begin, x, begin, MIN((int64_t)CPU_BLOCK, count - begin));
         return;
     }
     PARALLEL_BLOCKS run_copy(y, begin, x, begin, MIN((int64_t)CPU_BLOCK, count - begin));
@@ -181,14 +194,15 @@ void ISA_FN(add_uniform)(int64_t first, int64_t n_rows, double magnitude, RngKey
 }
 
 void ISA_FN(gather_rows)(const Tensor *x, const Tensor *rows, Tensor *y) {
-    if (!CPU_READS(x) || !CPU_WRITES(y)) {
+    if (!cpu_reads_weight(x) || !CPU_WRITES(y)) {
         device_reference()->gather_rows(x, rows, y);
         return;
     }
     int64_t width = tensor_width(y), n_rows = tensor_rows(y);
     const int32_t *from = rows->elements;
+    void (*copy)(Tensor *, int64_t, const Tensor *, int64_t, int64_t) = dtype_is_quantised(x->dtype) ? codes_copy : run_copy;
 #pragma omp parallel for schedule(static) if (n_rows * width > CPU_SERIAL)
-    for (int64_t r = 0; r < n_rows; r++) run_copy(y, r * width, x, from[r] * width, width);
+    for (int64_t r = 0; r < n_rows; r++) copy(y, r * width, x, from[r] * width, width);
 }
 
 /* Rows may repeat, so threads share the columns instead of the rows. */
@@ -254,6 +268,11 @@ static inline Activated tanh_at(float x) {
     return (Activated){t, 1.0f - t * t};
 }
 
+static inline Activated sigmoid_at(float x) {
+    float s = fast_sigmoid(x);
+    return (Activated){s, s * (1.0f - s)};
+}
+
 /* A separate loop for each kind, so that each is vectorised. */
 #define FOR_EACH(function, result)     \
     for (int64_t i = 0; i < n; i++) {  \
@@ -268,6 +287,7 @@ static inline Activated tanh_at(float x) {
     case ACT_GELU_ERF: FOR_EACH(gelu_erf_at, result);   \
     case ACT_RELU: FOR_EACH(relu_at, result);           \
     case ACT_TANH: FOR_EACH(tanh_at, result);           \
+    case ACT_SIGMOID: FOR_EACH(sigmoid_at, result);     \
     }
 
 static void elementwise_activate(Activation kind, int64_t n, const float *restrict x, float *restrict value) { ACTIVATE(kind, value[i] = at.value) }
@@ -417,16 +437,18 @@ void ISA_FN(sum_squares)(const Tensor *x, double *result) {
 }
 
 void ISA_FN(find_nonfinite)(const Tensor *x, int64_t *index) {
-    if (!CPU_READS(x)) {
+    if (!cpu_reads_weight(x)) {
         device_reference()->find_nonfinite(x, index);
         return;
     }
+    bool quantised = dtype_is_quantised(x->dtype);
     int64_t count = tensor_count(x), first = count;
 #pragma omp parallel for schedule(static) reduction(min : first) if (count > CPU_SERIAL)
     for (int64_t begin = 0; begin < count; begin += CPU_BLOCK) {
         float buffer[RUN];
         for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
-            const float *values = run_read(x, at, n, buffer);
+            const float *values = quantised ? buffer : run_read(x, at, n, buffer);
+            if (quantised) ISA_FN(codes)(x->dtype, x->elements, at, n, x->storage->rounds, buffer);
             uint32_t found = 0;
             for (int64_t i = 0; i < n; i++) found |= (bits_of_float(values[i]) & 0x7f800000u) == 0x7f800000u;
             for (int64_t i = 0; found && i < n; i++)

@@ -15,6 +15,10 @@ static void convert(const void *from, DType from_dtype, int64_t from_ld, void *t
         }
 }
 
+static void codes_line(const Operand *from, int64_t line, int64_t at, int64_t n, float *values) {
+    ISA_FN(codes)(from->dtype, from->data, from->first + line * from->ld + at, n, from->rounds, values);
+}
+
 static void product_rows_finish(const float *tile, int64_t tile_ld, float alpha, float beta, void *c, DType dtype, int64_t ld, int64_t rows,
                                 int64_t cols) {
     Tensor target = {.dtype = dtype, .elements = c};
@@ -91,4 +95,4 @@ static void gradient(const LogprobArgs *args, const LogitGrad *grad, float *z, i
     if (target >= 0) z[target] += grad->dlogprob * target_slope;
 }
 
-const CpuRows ISA_FN(rows) = {convert, product_rows_finish, logits, sum, gradient};
+const CpuRows ISA_FN(rows) = {convert, product_rows_finish, codes_line, logits, sum, gradient};

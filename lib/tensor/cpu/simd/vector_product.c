@@ -134,8 +134,26 @@ static inline void lines_ahead(const Operand *from, int64_t line, int64_t at, in
 static int64_t panel_width(int64_t cols) { return round_up(cols, VEC_FLOATS); }
 static int64_t vectors_at(int64_t cols, int64_t j) { return MIN((int64_t)WIDE, blocks_of(cols - j, VEC_FLOATS)); }
 
+/* The same of a quantised B: of each line, many columns are read at once. */
+static void codes_lines_load(const Operand *b, float scale, int64_t col, int64_t cols, int64_t from, int64_t depth, float *panel) {
+    float values[RUN];
+    _Static_assert(RUN % WIDE_COLS == 0, "a piece has whole vectors");
+    for (int64_t k = 0; k < depth; k++)
+        for (RUNS(at, n, 0, cols)) {
+            line_load(b, from + k, col + at, n, MIN(panel_width(n), (int64_t)RUN), scale, values);
+            for (int64_t j = 0; j < n; j += WIDE_COLS) {
+                int64_t width = vectors_at(cols, at + j) * VEC_FLOATS;
+                memcpy(panel + (at + j) * depth + k * width, values + j, (size_t)width * sizeof *values);
+            }
+        }
+}
+
 /* Loads columns col..col+cols-1 of B, whose lines run along the columns. */
 static void lines_load(const Operand *b, float scale, int64_t col, int64_t cols, int64_t from, int64_t depth, float *panel) {
+    if (dtype_is_quantised(b->dtype)) {
+        codes_lines_load(b, scale, col, cols, from, depth, panel);
+        return;
+    }
     for (int64_t k = 0; k < depth; k++) {
         lines_ahead(b, from + k, col, cols);
         for (int64_t j = 0; j < cols; j += WIDE_COLS) {
@@ -175,8 +193,27 @@ static inline __attribute__((always_inline)) void columns_turn(const DType dtype
     }
 }
 
+/* The same of a quantised B, whose lines are read into floats, piece by piece. */
+static void codes_columns_load(const Operand *b, float scale, int64_t col, int64_t n, int64_t from, int64_t depth, float *to, int64_t width) {
+    float lines[VEC_FLOATS * RUN];
+    memset(lines + n * RUN, 0, (size_t)((VEC_FLOATS - n) * RUN) * sizeof *lines);
+    for (RUNS(at, count, 0, depth)) {
+        int64_t padded = round_up(count, TRANSPOSE_WORDS), whole = count / TRANSPOSE_WORDS * TRANSPOSE_WORDS;
+        for (int64_t i = 0; i < n; i++) line_load(b, col + i, from + at, count, padded, scale, lines + i * RUN);
+        columns_turn(DT_F32, (const char *)lines, RUN * (int64_t)sizeof *lines, 1, whole, to + at * width, width);
+        for (int64_t k = whole; k < count; k++)
+            for (int64_t i = 0; i < VEC_FLOATS; i++) to[(at + k) * width + i] = lines[i * RUN + k];
+    }
+}
+
 /* Loads `vectors` vectors of columns of a transposed B, from column `col` of `n_cols` on, times `scale`: (depth, vectors x VEC_FLOATS). */
 static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_cols, int64_t vectors, int64_t from, int64_t depth, float *to) {
+    if (dtype_is_quantised(b->dtype)) {
+        for (int64_t i = 0; i < vectors; i++)
+            codes_columns_load(b, scale, col + i * VEC_FLOATS, MIN((int64_t)VEC_FLOATS, n_cols - col - i * VEC_FLOATS), from, depth,
+                               to + i * VEC_FLOATS, vectors * VEC_FLOATS);
+        return;
+    }
     int64_t width = vectors * VEC_FLOATS, size = (int64_t)dtype_size(b->dtype), whole = depth / piece_values(b->dtype) * piece_values(b->dtype);
     for (int64_t end = col + width; col < end; col += VEC_FLOATS, to += VEC_FLOATS) {
         int64_t n = MIN((int64_t)VEC_FLOATS, n_cols - col), transposed = n == VEC_FLOATS ? whole : 0;
@@ -298,7 +335,7 @@ static void block_run(const Product *p, const Block *block, Left a, const float 
                       int64_t partial_ld, Ahead ahead) {
     _Alignas(64) float own[TALL * WIDE_COLS];
     Tensor c = {.dtype = p->c_dtype, .elements = p->c};
-    Operand here = {p->c, p->c_dtype, p->ldc, false}, d = p->d ? (Operand){p->d, p->d_dtype, p->ldd, false} : here;
+    Operand here = operand_of(p->c, p->c_dtype, p->ldc, false), d = p->d ? operand_of(p->d, p->d_dtype, p->ldd, false) : here;
     bool in_place = p->c_dtype == DT_F32 && block->cols == block->width, last = block->from + block->depth == p->k,
          add = block->from > 0 || p->beta != 0;
     float *to = partial ? partial : in_place ? (float *)p->c + block->row * p->ldc + block->col : own;

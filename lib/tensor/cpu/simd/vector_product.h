@@ -10,7 +10,10 @@ enum { SERIAL_WEIGHT = 1 << 16 /* values of B that one thread reads in the time 
 
 /* Loads n values of line `line` from `at` on, times `scale`, and zeros up to `padded`. */
 static inline void line_load(const Operand *from, int64_t line, int64_t at, int64_t n, int64_t padded, float scale, float *to) {
-    floats_from(&(Tensor){.dtype = from->dtype, .elements = (void *)(uintptr_t)from->data}, line * from->ld + at, n, to);
+    if (dtype_is_quantised(from->dtype))
+        ISA_FN(codes)(from->dtype, from->data, from->first + line * from->ld + at, n, from->rounds, to);
+    else
+        floats_from(&(Tensor){.dtype = from->dtype, .elements = (void *)(uintptr_t)from->data}, line * from->ld + at, n, to);
     if (scale != 1)
         for (int64_t i = 0; i < n; i++) to[i] *= scale;
     for (int64_t i = n; i < padded; i++) to[i] = 0;

@@ -68,6 +68,30 @@ static Weight weight_lines(const Operand *b, float scale, int64_t col, int64_t n
     return (Weight){(const char *)memory, padded * (int64_t)sizeof(float), DT_F32};
 }
 
+/* Adds the products of all rows with SKINNY_COLS lines of a weight from column `col` of C on. a: as rows_load writes it. */
+static void lines_sum(const Operand *b, float scale, int64_t col, const Product *p, int64_t k, const float *a, float *memory, float *sums) {
+    int64_t step = part_rows(p->m), width = skinny_width(step);
+    Weight weight = weight_lines(b, scale, col, p->n, k, memory);
+    for (int64_t i = 0; i < blocks_of(p->m, step); i++)
+        skinny_sum(width, weight.dtype, k, a + i * width * k, weight.at, weight.line, weight.at + SKINNY_COLS * weight.line,
+                   sums + i * width * SKINNY_COLS, SKINNY_COLS);
+}
+
+/* The same for a quantised weight, whose values are made piece by piece, and stay in the first-level cache until all rows have used them. */
+static void codes_sum(const Operand *b, float scale, int64_t col, const Product *p, int64_t k, const float *a, float *sums) {
+    enum { PIECE = 4096 / SKINNY_COLS };
+    _Alignas(64) float lines[SKINNY_COLS * PIECE];
+    int64_t step = part_rows(p->m), width = skinny_width(step), cols = MIN((int64_t)SKINNY_COLS, p->n - col);
+    memset(lines + cols * PIECE, 0, (size_t)((SKINNY_COLS - cols) * PIECE) * sizeof *lines);
+    for (int64_t at = 0; at < k; at += PIECE) {
+        int64_t depth = MIN((int64_t)PIECE, k - at);
+        for (int64_t i = 0; i < cols; i++) line_load(b, col + i, at, depth, round_up(depth, TRANSPOSE_WORDS), scale, lines + i * PIECE);
+        for (int64_t i = 0; i < blocks_of(p->m, step); i++)
+            skinny_sum(width, DT_F32, depth, a + (i * k + at) * width, (const char *)lines, PIECE * (int64_t)sizeof *lines, NULL,
+                       sums + i * width * SKINNY_COLS, SKINNY_COLS);
+    }
+}
+
 /* ---- products ---- */
 
 /* Computes columns col.. of C, at most SKINNY_COLS. */
@@ -75,14 +99,17 @@ static void task_run(const Product *p, const Work *work, int64_t col) {
     _Alignas(64) float sums[(SKINNY_LIMIT + SKINNY_MOST) * SKINNY_COLS] = {0}; /* a part has more lines than its rows */
     int64_t step = part_rows(p->m), width = skinny_width(step), cols = MIN((int64_t)SKINNY_COLS, p->n - col);
     Tensor c = {.dtype = p->c_dtype, .elements = p->c};
-    Operand d = p->d ? (Operand){p->d, p->d_dtype, p->ldd, false} : (Operand){p->c, p->c_dtype, p->ldc, false};
+    Operand d = p->d ? operand_of(p->d, p->d_dtype, p->ldd, false) : operand_of(p->c, p->c_dtype, p->ldc, false);
     for (int64_t r = 0; p->beta != 0 && r < p->m; r++) line_load(&d, r, col, cols, cols, p->beta, sums + (r / step * width + r % step) * SKINNY_COLS);
     for (int part = 0; part < (p->more_k > 0 ? 2 : 1); part++) {
         int64_t k = part ? p->more_k : p->k;
         const float *a = part ? work->more_rows : work->rows;
-        Weight b = weight_lines(part ? &p->more_b : &p->b, part ? p->more_alpha : p->alpha, col, p->n, k, work->lines);
-        for (int64_t i = 0; i < blocks_of(p->m, step); i++)
-            skinny_sum(width, b.dtype, k, a + i * width * k, b.at, b.line, b.at + SKINNY_COLS * b.line, sums + i * width * SKINNY_COLS, SKINNY_COLS);
+        const Operand *b = part ? &p->more_b : &p->b;
+        float scale = part ? p->more_alpha : p->alpha;
+        if (dtype_is_quantised(b->dtype))
+            codes_sum(b, scale, col, p, k, a, sums);
+        else
+            lines_sum(b, scale, col, p, k, a, work->lines, sums);
     }
     for (int64_t r = 0; r < p->m; r++) run_write(&c, r * p->ldc + col, cols, sums + (r / step * width + r % step) * SKINNY_COLS, 0);
 }
@@ -97,8 +124,16 @@ void ISA_FN(skinny_column)(const Product *p) {
 }
 
 void ISA_FN(skinny_tile)(const Product *p, int64_t col, int64_t cols, float *c) {
-    Product part = {.dtype = DT_F32, .m = p->m, .n = cols, .k = p->k, .a = p->a, .b = p->b, .c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};
-    part.b.data = (const char *)p->b.data + (size_t)(col * p->b.ld) * dtype_size(p->b.dtype);
+    Product part = {.dtype = DT_F32,
+                    .m = p->m,
+                    .n = cols,
+                    .k = p->k,
+                    .a = p->a,
+                    .b = operand_after(p->b, col * p->b.ld),
+                    .c = c,
+                    .c_dtype = DT_F32,
+                    .ldc = cols,
+                    .alpha = 1};
     Work work = work_new(p, 1); /* as skinny_column left it */
     for (int64_t j = 0; !cpu_planning() && j < cols; j += SKINNY_COLS) task_run(&part, &work, j);
 }

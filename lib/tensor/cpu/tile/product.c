@@ -47,7 +47,7 @@ static int64_t round_up(int64_t count, int64_t size) { return div_up(count, size
 
 /* ---- converting memory to bf16 ---- */
 
-/* Loads n <= 32 values from `from` on times `scale`, with zeros after them. */
+/* Loads n <= 32 values from `from` on times `scale` as bf16, with zeros after them. */
 static inline __m512i load_32(const char *from, DType dtype, int64_t n, float scale) {
     __mmask32 mask = n >= 32 ? 0xffffffffu : ((__mmask32)1 << n) - 1;
     __m512 low, high;
@@ -67,6 +67,13 @@ static inline __m512i load_32(const char *from, DType dtype, int64_t n, float sc
     return (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(high, factor), _mm512_mul_ps(low, factor));
 }
 
+/* The same of a quantised factor, 32 values from `column` of a line on: rounded once, from the value times `scale`. */
+static __m512i codes_32(const Operand *from, int64_t line, int64_t column, int64_t n, float scale) {
+    _Alignas(64) float values[32] = {0};
+    cpu_rows()->codes(from, line, column, n < 32 ? n : 32, values);
+    return load_32((const char *)values, DT_F32, 32, scale);
+}
+
 /* One factor of a product in memory, with the factor by which its values are multiplied during loading. */
 typedef struct Factor {
     Operand operand;
@@ -78,14 +85,18 @@ static inline const char *element(const Operand *operand, int64_t line, int64_t 
     return (const char *)operand->data + (line * operand->ld + column) * (operand->dtype == DT_F32 ? 4 : 2);
 }
 
+/* Loads n <= 32 values from `column` of a line on as bf16, with zeros after them. */
+static inline __m512i values_32(const Factor *f, int64_t line, int64_t column, int64_t n) {
+    return dtype_is_quantised(f->operand.dtype) ? codes_32(&f->operand, line, column, n, f->scale)
+                                                : load_32(element(&f->operand, line, column), f->operand.dtype, n, f->scale);
+}
+
 static bool plain(const Factor *f) { return f->operand.dtype == DT_BF16 && f->scale == 1; }
 
 /* Loads lines first..first+15 and values k..k+31 along the sum, padded with zeros, as 16 x 32 bf16. */
 static void lines_load(const Factor *f, int64_t first, int64_t k, void *to, int64_t to_line) {
     for (int64_t i = 0; i < TILE_ROWS; i++)
-        _mm512_storeu_si512((char *)to + i * to_line, first + i < f->n
-                                                          ? load_32(element(&f->operand, first + i, k), f->operand.dtype, f->k - k, f->scale)
-                                                          : _mm512_setzero_si512());
+        _mm512_storeu_si512((char *)to + i * to_line, first + i < f->n ? values_32(f, first + i, k, f->k - k) : _mm512_setzero_si512());
 }
 
 /* Loads values k..k+31 along the sum, columns first..first+31, as two tiles of pairs. */
@@ -99,9 +110,8 @@ static void columns_load(const Factor *f, int64_t first, int64_t k, char *left, 
             pairs_interleave(element(&f->operand, row, first), element(&f->operand, row + 1, first), left, right);
             continue;
         }
-        __m512i even = row < f->k ? load_32(element(&f->operand, row, first), f->operand.dtype, f->n - first, f->scale) : _mm512_setzero_si512();
-        __m512i odd =
-            row + 1 < f->k ? load_32(element(&f->operand, row + 1, first), f->operand.dtype, f->n - first, f->scale) : _mm512_setzero_si512();
+        __m512i even = row < f->k ? values_32(f, row, first, f->n - first) : _mm512_setzero_si512();
+        __m512i odd = row + 1 < f->k ? values_32(f, row + 1, first, f->n - first) : _mm512_setzero_si512();
         pairs_interleave(&even, &odd, left, right);
     }
 }
@@ -380,8 +390,7 @@ static void skinny_load(const Factor *b, int64_t from, int64_t n_tiles, char *pa
             int64_t k = (from + tile) * TILE_K;
             char *to = panel + skinny_place(part, panel_tiles) + (at + tile) * skinny_bytes(cols);
             if (cols <= ONE_BY_ONE && b->operand.transposed) {
-                for (int64_t c = 0; c < cols; c++)
-                    skinny_column(load_32(element(&b->operand, part * TILE_ROWS + c, k), b->operand.dtype, b->k - k, b->scale), cols, c, to);
+                for (int64_t c = 0; c < cols; c++) skinny_column(values_32(b, part * TILE_ROWS + c, k, b->k - k), cols, c, to);
                 continue;
             }
             if (part % 2 == 0) pair_of_tiles(b, part * TILE_ROWS, k, tiles);
@@ -655,7 +664,7 @@ static void low_skinny(const Plan *plan, const Work *work) {
             low_round(plan->product, sums, MIN((int64_t)BLOCK, plan->n - j * BLOCK), rank - row, work->down + (j * BLOCK * line + row) * 2, line * 2);
         }
     }
-    Factor made = factor((Operand){work->down, DT_BF16, line, true}, 1, plan->n, rank);
+    Factor made = factor(operand_of(work->down, DT_BF16, line, true), 1, plan->n, rank);
     skinny_load(&made, 0, plan->more_tiles, work->panel, panel_tiles, plan->k_tiles);
 }
 
@@ -672,7 +681,7 @@ static void low_turned(const Plan *plan, const Work *work, int64_t cols, int64_t
             low_round(p, sums, MIN((int64_t)BLOCK, p->more_k - row), plan->n - col, work->down + (row * cols + col) * 2, cols * 2);
         }
     }
-    Factor made = factor((Operand){work->down, DT_BF16, cols, false}, 1, plan->n, p->more_k);
+    Factor made = factor(operand_of(work->down, DT_BF16, cols, false), 1, plan->n, p->more_k);
     panel_load(&made, 0, cols, 0, plan->more_tiles, work->panel + plan->k_tiles * 2 * TILE_BYTES, stride);
 }
 
@@ -824,7 +833,7 @@ static Factor rows_made(const Factor *a, int64_t n_tiles, bool parallel) {
     if (cpu_planning()) return *a;
 #pragma omp parallel for if (parallel)
     for (int64_t i = 0; i < blocks; i++) rows_load(a, i * BLOCK, 0, n_tiles, rows + i * BLOCK * line);
-    return factor((Operand){rows, DT_BF16, line / 2, false}, 1, blocks * BLOCK, n_tiles * TILE_K);
+    return factor(operand_of(rows, DT_BF16, line / 2, false), 1, blocks * BLOCK, n_tiles * TILE_K);
 }
 
 /* Whether the only panel of B, and the thread's other memory, serve the other product too. */

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The models that requests can name: the base, and adapters on its weights, which come and go while the server runs. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "lib/model/adapter.h"
+#include "lib/serve/serve_parts.h"
+
+enum { LONGEST_NAME = 100 };
+
+const Model *served_weights(const Server *server, const ServedModel *model) { return model->adapter ? model->adapter : server->config.model; }
+const Chat *served_chat(const Server *server, const ServedModel *model) { return model->chat ? model->chat : server->config.chat; }
+
+/* ---- the table ---- */
+
+static ServedModel *served_new(const char *name, const char *root) {
+    ServedModel *model = calloc(1, sizeof *model);
+    if (!model) return NULL;
+    *model = (ServedModel){.name = strdup(name), .root = strdup(root), .created = (int64_t)time(NULL)};
+    if (model->name && model->root) return model;
+    free(model->name);
+    free(model->root);
+    free(model);
+    return NULL;
+}
+
+static void served_free(ServedModel *model) {
+    if (model->adapter) model_free(model->adapter);
+    chat_close(model->chat);
+    free(model->name);
+    free(model->root);
+    free(model);
+}
+
+Status models_begin(Server *server) {
+    server->models = served_new(server->config.name, server->config.model->dir ? server->config.model->dir : "");
+    return server->models ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the server");
+}
+
+void models_release(Server *server) {
+    for (ServedModel *model = server->models, *next; model; model = next) {
+        next = model->next;
+        served_free(model);
+    }
+}
+
+/* Call it with the lock. */
+static ServedModel *served_named(const Server *server, const char *name) {
+    for (ServedModel *model = server->models; model; model = model->next)
+        if (!model->unloaded && !strcmp(model->name, name)) return model;
+    return NULL;
+}
+
+ServedModel *served_find(Exchange *x, const char *name) {
+    Server *server = x->server;
+    pthread_mutex_lock(&server->lock);
+    ServedModel *model = name && *name ? served_named(server, name) : server->models;
+    if (model) {
+        model->users++;
+        strncpy(x->model, server->models->name, sizeof x->model - 1);
+        if (model->adapter) strncpy(x->adapter, model->name, sizeof x->adapter - 1);
+    }
+    pthread_mutex_unlock(&server->lock);
+    if (!model) exchange_fail(x, 404, "model", "model_not_found", "the model '%.100s' does not exist", name);
+    return model;
+}
+
+void served_leave(Server *server, ServedModel *model) {
+    if (!model) return;
+    pthread_mutex_lock(&server->lock);
+    model->users--;
+    pthread_mutex_unlock(&server->lock);
+}
+
+void models_sweep(Server *server) {
+    ServedModel *unused = NULL;
+    pthread_mutex_lock(&server->lock);
+    for (ServedModel **place = &server->models; *place;) {
+        ServedModel *model = *place;
+        if (!model->unloaded || model->users > 0) {
+            place = &model->next;
+            continue;
+        }
+        *place = model->next;
+        model->next = unused;
+        unused = model;
+    }
+    pthread_mutex_unlock(&server->lock);
+    for (ServedModel *next; unused; unused = next) {
+        next = unused->next;
+        generator_forget(server->generator, unused->adapter);
+        served_free(unused);
+    }
+}
+
+/* ---- loading ---- */
+
+static Status load_served(const Server *server, const char *name, const char *dir, ServedModel **result) {
+    const ServeConfig *config = &server->config;
+    ServedModel *model = *result = served_new(name, dir);
+    bool own_template = false;
+    if (!model) return status_fail(ST_RESOURCE, "out of memory for an adapter");
+    Status status = model_can_share_weights(config->model)
+                        ? model_share_weights(config->model, &model->adapter)
+                        : status_fail(ST_INPUT, "the model has weights of an adapter already, so no other can be loaded");
+    if (status == ST_OK) status = adapter_load(model->adapter, dir, false);
+    if (status == ST_OK && config->tokenizer) status = chat_template_find(dir, &own_template);
+    if (status == ST_OK && own_template) status = chat_open(config->model->dir, dir, NULL, NULL, config->tokenizer, &model->chat);
+    if (status == ST_OK) return ST_OK;
+    served_free(model);
+    *result = NULL;
+    return status;
+}
+
+/* Puts it into the table; the one that had its name can no longer be named. False: the name is taken, and the model was freed. */
+static bool add_served(Server *server, ServedModel *model, bool replace) {
+    pthread_mutex_lock(&server->lock);
+    ServedModel *old = served_named(server, model->name);
+    bool taken = old && (!replace || !old->adapter);
+    if (!taken) {
+        if (old) old->unloaded = true;
+        ServedModel **end = &server->models;
+        while (*end) end = &(*end)->next;
+        *end = model;
+    }
+    pthread_mutex_unlock(&server->lock);
+    if (taken) served_free(model);
+    return !taken;
+}
+
+Status server_add_adapter(Server *server, const char *name, const char *dir) {
+    ServedModel *model;
+    TRY(load_served(server, name, dir, &model));
+    return add_served(server, model, false) ? ST_OK : status_fail(ST_USAGE, "two models are called '%s'", name);
+}
+
+/* ---- requests ---- */
+
+static void write_model(JsonWriter *w, const Server *server, const ServedModel *model) {
+    jw_object(w, NULL);
+    jw_string(w, "id", model->name);
+    jw_string(w, "object", "model");
+    jw_int(w, "created", model->created);
+    jw_string(w, "owned_by", "tune");
+    jw_string(w, "root", model->root);
+    jw_string(w, "parent", model->adapter ? server->config.name : NULL);
+    jw_int(w, "max_model_len", server->max_context);
+    jw_end_object(w);
+}
+
+void handle_models(Exchange *x) {
+    Server *server = x->server;
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_string(&w, "object", "list");
+    jw_array(&w, "data");
+    pthread_mutex_lock(&server->lock);
+    for (const ServedModel *model = server->models; model; model = model->next)
+        if (!model->unloaded) write_model(&w, server, model);
+    pthread_mutex_unlock(&server->lock);
+    jw_end_array(&w);
+    jw_end_object(&w);
+    exchange_answer_json(x, 200, &w);
+}
+
+void handle_model(Exchange *x) {
+    JsonWriter w = {0};
+    ServedModel *model = served_find(x, x->below);
+    if (!model) return;
+    write_model(&w, x->server, model);
+    served_leave(x->server, model);
+    exchange_answer_json(x, 200, &w);
+}
+
+void handle_adapters(Exchange *x) {
+    Server *server = x->server;
+    JsonWriter w = {0};
+    int64_t id = 0;
+    jw_array(&w, NULL);
+    pthread_mutex_lock(&server->lock);
+    for (const ServedModel *model = server->models; model; model = model->next) {
+        if (model->unloaded || !model->adapter) continue;
+        jw_object(&w, NULL);
+        jw_int(&w, "id", id++);
+        jw_string(&w, "name", model->name);
+        jw_string(&w, "path", model->root);
+        jw_double(&w, "scale", 1);
+        jw_end_object(&w);
+    }
+    pthread_mutex_unlock(&server->lock);
+    jw_end_array(&w);
+    exchange_answer_json(x, 200, &w);
+}
+
+/* Letters, digits and ._-/ only, so that a name is safe in logs and paths of URLs. */
+static bool name_is_plain(const char *name) {
+    size_t n = strlen(name);
+    return n > 0 && n <= LONGEST_NAME && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:") == n;
+}
+
+/* The folder that a request names, if it is below --adapter-dir and no link leads out of that. The caller frees it; NULL: x has failed. */
+static char *adapter_folder(Exchange *x, const char *path) {
+    const char *root = x->server->config.adapter_dir;
+    char joined[PATH_MAX], *real = NULL;
+    if (!root) {
+        exchange_fail(x, 403, "lora_path", "not_allowed", "this server loads no adapters: it was started without --adapter-dir");
+        return NULL;
+    }
+    bool inside = text_starts_with(path, "/");
+    int n = snprintf(joined, sizeof joined, "%s%s%s", inside ? "" : root, inside ? "" : "/", path);
+    for (const char *at = path; (at = strstr(at, "..")); at += 2)
+        if ((at == path || at[-1] == '/') && (!at[2] || at[2] == '/')) n = -1;
+    if (n > 0 && (size_t)n < sizeof joined) real = realpath(joined, NULL);
+    if (real && path_inside(real, root)) return real;
+    free(real);
+    exchange_fail(x, 400, "lora_path", "invalid_value", "'lora_path' is no folder below the server's --adapter-dir");
+    return NULL;
+}
+
+static void load_work(Server *server, Job *job) {
+    const char *name = json_string_value(json_object_get(job->body, "lora_name")), *dir = json_string_value(json_object_get(job->body, "lora_path"));
+    bool replace = json_is_true(json_object_get(job->body, "load_inplace"));
+    ServedModel *model;
+    JsonWriter w = {0};
+    Status status = load_served(server, name, dir, &model);
+    if (status != ST_OK) {
+        exchange_fail_status(job->exchange, status);
+        return;
+    }
+    if (!add_served(server, model, replace)) {
+        exchange_fail(job->exchange, 400, "lora_name", "already_loaded", "the name '%s' is taken: 'load_inplace' replaces an adapter", name);
+        return;
+    }
+    jw_object(&w, NULL);
+    jw_string(&w, "status", "success");
+    jw_string(&w, "lora_name", name);
+    jw_end_object(&w);
+    exchange_answer_json(job->exchange, 200, &w);
+}
+
+void handle_load(Exchange *x) {
+    json_t *body;
+    const char *name = "", *path = "";
+    bool replace = false;
+    if (!body_read(x, &body)) return;
+    char *dir = NULL;
+    if (fields_known(x, body, "lora_name lora_path load_inplace base_model_name") && field_text(x, body, "lora_name", &name) &&
+        field_text(x, body, "lora_path", &path) && field_bool(x, body, "load_inplace", &replace)) {
+        if (name_is_plain(name))
+            dir = adapter_folder(x, path);
+        else
+            exchange_fail(x, 400, "lora_name", "invalid_value", "'lora_name' must be up to %d letters, digits and ._-/:", LONGEST_NAME);
+    }
+    Job *job = dir ? job_new(x, NULL) : NULL;
+    if (job) {
+        json_object_set_new(body, "lora_path", json_string(dir));
+        json_object_set_new(body, "load_inplace", json_boolean(replace));
+        job->body = body;
+        job->work = load_work;
+        body = NULL;
+        engine_submit(job);
+    }
+    free(dir);
+    json_decref(body);
+}
+
+void handle_unload(Exchange *x) {
+    Server *server = x->server;
+    json_t *body;
+    const char *name = "";
+    if (!body_read(x, &body)) return;
+    if (fields_known(x, body, "lora_name lora_int_id") && field_text(x, body, "lora_name", &name)) {
+        pthread_mutex_lock(&server->lock);
+        ServedModel *model = served_named(server, name);
+        bool found = model && model->adapter;
+        if (found) model->unloaded = true;
+        pthread_mutex_unlock(&server->lock);
+        JsonWriter w = {0};
+        jw_object(&w, NULL);
+        jw_string(&w, "status", "success");
+        jw_end_object(&w);
+        if (found)
+            exchange_answer_json(x, 200, &w);
+        else
+            exchange_fail(x, 404, "lora_name", "model_not_found", "there is no adapter '%.100s'", name);
+        jw_release(&w);
+    }
+    json_decref(body);
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values of quantised weights. The most frequent formats are read here, 32 elements at a time, in loops that the compiler vectorises; the others by
+ * codes_read. Both give the same bits, so this file is compiled without fused multiply-adds, like lib/tensor/quant/. */
+#include "lib/tensor/cpu/blocks.h"
+#include "lib/tensor/quant/packing.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+enum { UNIT = 32 }; /* elements */
+
+static inline float half_of(const uint8_t *at) { return half_to_float((uint16_t)(at[0] | at[1] << 8)); }
+
+/* ---- units of a block: number `u`, for formats with several ---- */
+
+typedef void ReadUnit(const uint8_t *block, int u, float *restrict values);
+
+static inline void q8_0_unit(const uint8_t *block, int u, float *restrict values) {
+    float d = half_of(block);
+    (void)u;
+    for (int i = 0; i < UNIT; i++) values[i] = (float)(int8_t)block[2 + i] * d;
+}
+
+static inline void q4_0_unit(const uint8_t *block, int u, float *restrict values) {
+    float d = half_of(block);
+    (void)u;
+    for (int i = 0; i < UNIT / 2; i++) values[i] = (float)((block[2 + i] & 15) - 8) * d;
+    for (int i = 0; i < UNIT / 2; i++) values[i + UNIT / 2] = (float)((block[2 + i] >> 4) - 8) * d;
+}
+
+static inline void q4_1_unit(const uint8_t *block, int u, float *restrict values) {
+    float d = half_of(block), m = half_of(block + 2);
+    (void)u;
+    for (int i = 0; i < UNIT / 2; i++) values[i] = (float)(block[4 + i] & 15) * d + m;
+    for (int i = 0; i < UNIT / 2; i++) values[i + UNIT / 2] = (float)(block[4 + i] >> 4) * d + m;
+}
+
+static inline void q5_0_unit(const uint8_t *block, int u, float *restrict values) {
+    float d = half_of(block);
+    uint32_t fifth;
+    (void)u;
+    memcpy(&fifth, block + 2, sizeof fifth);
+    for (int i = 0; i < UNIT / 2; i++) values[i] = (float)(((block[6 + i] & 15) | (int)(fifth >> i & 1) << 4) - 16) * d;
+    for (int i = 0; i < UNIT / 2; i++) values[i + UNIT / 2] = (float)((block[6 + i] >> 4 | (int)(fifth >> (i + UNIT / 2) & 1) << 4) - 16) * d;
+}
+
+/* Scale and minimum of group `u` of q4_k and q5_k. */
+static inline void six_bits(const uint8_t *block, int u, float *scale, float *min) {
+    const uint8_t *s = block + 4;
+    int q = u < 4 ? s[u] & 63 : (s[u + 4] & 15) | (s[u - 4] >> 6) << 4, m = u < 4 ? s[u + 4] & 63 : s[u + 4] >> 4 | (s[u] >> 6) << 4;
+    *scale = half_of(block) * (float)q;
+    *min = half_of(block + 2) * (float)m;
+}
+
+static inline void q4_k_unit(const uint8_t *block, int u, float *restrict values) {
+    const uint8_t *codes = block + 16 + u / 2 * UNIT;
+    const int shift = u % 2 * 4;
+    float scale, min;
+    six_bits(block, u, &scale, &min);
+    for (int i = 0; i < UNIT; i++) values[i] = scale * (float)(codes[i] >> shift & 15) - min;
+}
+
+static inline void q5_k_unit(const uint8_t *block, int u, float *restrict values) {
+    const uint8_t *fifth = block + 16, *codes = block + 48 + u / 2 * UNIT;
+    const int shift = u % 2 * 4;
+    float scale, min;
+    six_bits(block, u, &scale, &min);
+    for (int i = 0; i < UNIT; i++) values[i] = scale * (float)((codes[i] >> shift & 15) + (fifth[i] >> u & 1) * 16) - min;
+}
+
+static inline void q6_k_unit(const uint8_t *block, int u, float *restrict values) {
+    const int half = u / 4, quarter = u % 4, shift = quarter / 2 * 4, high_shift = 2 * quarter;
+    const uint8_t *low = block + 64 * half + quarter % 2 * UNIT, *high = block + 128 + UNIT * half;
+    const int8_t *scales = (const int8_t *)block + 192 + 2 * u;
+    float d = half_of(block + 208), first = d * (float)scales[0], second = d * (float)scales[1];
+    for (int i = 0; i < UNIT / 2; i++) values[i] = first * (float)(((low[i] >> shift & 15) | (high[i] >> high_shift & 3) << 4) - 32);
+    for (int i = UNIT / 2; i < UNIT; i++) values[i] = second * (float)(((low[i] >> shift & 15) | (high[i] >> high_shift & 3) << 4) - 32);
+}
+
+/* Reads elements first..first+n-1 of blocks of `units` units; the first and the last unit may be needed in part. */
+static inline __attribute__((always_inline)) void units_read(ReadUnit *read, int64_t bytes, int units, const uint8_t *blocks, int64_t first,
+                                                             int64_t n, float *values) {
+    float part[UNIT];
+    int64_t u = first / UNIT, skip = first % UNIT;
+    for (; n > 0; u++, skip = 0) {
+        int64_t taken = MIN(n, UNIT - skip);
+        read(blocks + u / units * bytes, (int)(u % units), taken == UNIT ? values : part);
+        if (taken < UNIT) memcpy(values, part + skip, (size_t)taken * sizeof *values);
+        values += taken;
+        n -= taken;
+    }
+}
+
+/* ---- packings ---- */
+
+/* 8 values from 4 bytes: lookups by the high half of each byte, then by the low one. */
+#if defined(__AVX2__)
+static inline void eight_looked_up(const uint8_t *bytes, const float *map, float scale, float *values) {
+    uint32_t word;
+    memcpy(&word, bytes, sizeof word);
+    __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32((int32_t)word), _mm256_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24));
+    __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(map), codes), high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(map + 8), codes);
+    __m256 looked_up = _mm256_blendv_ps(low, high, (__m256)_mm256_slli_epi32(codes, 28));
+    _mm256_storeu_ps(values, _mm256_mul_ps(looked_up, _mm256_set1_ps(scale)));
+}
+#else
+static inline void eight_looked_up(const uint8_t *bytes, const float *map, float scale, float *values) {
+    for (int i = 0; i < 8; i++) values[i] = map[i % 2 ? bytes[i / 2] & 15 : bytes[i / 2] >> 4] * scale;
+}
+#endif
+
+static void four_bits_read(const FourBit *from, int64_t first, int64_t n, float *values) {
+    for (int64_t i = 0; i < n;) {
+        int64_t at = first + i, end = MIN(n, i + from->block - at % from->block);
+        float scale = four_bit_scale(from, at / from->block);
+        if (at % 2) values[i++] = from->map[from->packed[at / 2] & 15] * scale;
+        for (; i + 8 <= end; i += 8) eight_looked_up(from->packed + (first + i) / 2, from->map, scale, values + i);
+        for (; i < end; i++) values[i] = from->map[(first + i) % 2 ? from->packed[(first + i) / 2] & 15 : from->packed[(first + i) / 2] >> 4] * scale;
+    }
+}
+
+/* Part of a row with one scale and zero, in bytes, or in halves of bytes from an even element on. */
+static inline void bytes_read(const uint8_t *codes, int64_t n, bool is_signed, int zero, float scale, float *restrict values) {
+    if (is_signed)
+        for (int64_t i = 0; i < n; i++) values[i] = scale * (float)((int8_t)codes[i] - zero);
+    else
+        for (int64_t i = 0; i < n; i++) values[i] = scale * (float)(codes[i] - zero);
+}
+
+static inline void halves_read(const uint8_t *codes, int64_t n, int zero, float scale, float *restrict values) {
+    int64_t i = 0;
+#if defined(__AVX2__)
+    for (; i + 8 <= n; i += 8) {
+        uint32_t word;
+        memcpy(&word, codes + i / 2, sizeof word);
+        __m256i eight = _mm256_srlv_epi32(_mm256_set1_epi32((int32_t)word), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+        eight = _mm256_sub_epi32(_mm256_and_si256(eight, _mm256_set1_epi32(15)), _mm256_set1_epi32(zero));
+        _mm256_storeu_ps(values + i, _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(eight)));
+    }
+#endif
+    for (; i < n; i++) values[i] = scale * (float)((codes[i / 2] >> (i % 2 * 4) & 15) - zero);
+}
+
+static bool affine_is_fast(const AffineCodes *c) { return !c->groups && (c->bits == 8 || (c->bits == 4 && !c->is_signed && c->group % 2 == 0)); }
+
+static void affine_read(const AffineCodes *c, int64_t first, int64_t n, float *values) {
+    for (int64_t at = 0, some; at < n; at += some) {
+        int64_t row = (first + at) / c->width, i = (first + at) % c->width, group = i / c->group;
+        const uint8_t *line = c->codes + row * c->line;
+        float scale = c->scales[row * c->n_groups + group];
+        int zero = c->zeros ? c->zeros[row * c->n_groups + group] : c->zero;
+        some = MIN(n - at, MIN(c->width, (group + 1) * c->group) - i);
+        if (c->bits == 8) {
+            bytes_read(line + i, some, c->is_signed, zero, scale, values + at);
+        } else if (i % 2) {
+            some = 1;
+            values[at] = scale * (float)((line[i / 2] >> 4) - zero);
+        } else
+            halves_read(line + i / 2, some, zero, scale, values + at);
+    }
+}
+
+static void packing_read(const Packing *packing, int64_t first, int64_t n, float *values) {
+    if (packing->four_bits)
+        four_bits_read(packing->four_bits, first, n, values);
+    else if (packing->affine && affine_is_fast(packing->affine))
+        affine_read(packing->affine, first, n, values);
+    else
+        packing->read(packing, first, n, values);
+}
+
+/* ---- any quantised dtype ---- */
+
+static void values_round(float *values, int64_t n) {
+    for (int64_t i = 0; i < n; i++) values[i] = float_of_bits((uint32_t)round_to_bf16(values[i]) << 16);
+}
+
+#define UNITS(id, name, bytes, units) \
+    case DT_##id: units_read(name##_unit, bytes, units, elements, first, n, values); break
+void ISA_FN(codes)(DType dtype, const void *elements, int64_t first, int64_t n, bool rounds, float *values) {
+    switch (dtype) {
+        UNITS(Q8_0, q8_0, 34, 1);
+        UNITS(Q4_0, q4_0, 18, 1);
+        UNITS(Q4_1, q4_1, 20, 1);
+        UNITS(Q5_0, q5_0, 22, 1);
+        UNITS(Q4_K, q4_k, 144, 8);
+        UNITS(Q5_K, q5_k, 176, 8);
+        UNITS(Q6_K, q6_k, 210, 8);
+    case DT_PACKED: packing_read(elements, first, n, values); break;
+    default: codes_read(dtype, elements, first, n, rounds, values); return;
+    }
+    if (rounds) values_round(values, n);
+}
+#undef UNITS

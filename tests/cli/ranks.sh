@@ -1,0 +1,89 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# tune under mpirun: what has to be equal on all ranks, launchers that do not fit, commands that work in one process. Skipped without an MPI launcher.
+#   tests/cli/ranks.sh TUNE
+set -u
+tune=$1
+case $tune in /*) ;; *) tune=$PWD/$tune ;; esac
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+passed=0 failed=0 skipped=0
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+plugins=$(dirname "$tune") recipes=$PWD/recipes
+
+verdict() { # NAME CODE: 0 is good
+    if [ "$2" = 0 ]; then passed=$((passed + 1)) && echo "[       OK ] $1"; else failed=$((failed + 1)) && echo "[  FAILED  ] $1" && cat "$work/said"; fi
+}
+finish() {
+    echo "[  PASSED  ] $passed test(s)."
+    [ $skipped = 0 ] || echo "[  SKIPPED ] $skipped test(s)."
+    [ $failed = 0 ] || echo "[  FAILED  ] $failed test(s)."
+    exit $failed
+}
+# The launcher of a library that has a plug-in: $1 its own name, $2 a word of `mpirun --version`
+find_launcher() {
+    if command -v "mpirun.$1" >/dev/null; then echo "mpirun.$1"; elif mpirun --version 2>&1 | grep -q "$2"; then echo mpirun; fi
+}
+openmpi= mpich=
+[ -f "$plugins/comm_openmpi.so" ] && openmpi=$(find_launcher openmpi 'Open MPI')
+[ -f "$plugins/comm_mpich.so" ] && mpich=$(find_launcher mpich HYDRA)
+case $tune in *build/san* | *build/tsan*) openmpi='' mpich='' ;; esac # MPI libraries leak and race
+[ -z "$openmpi" ] || openmpi="$openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1"
+launcher=${openmpi:-$mpich}
+
+# Runs on two ranks; rank 1 takes $other instead of $same. What both print is in $work/said.
+cat >"$work/rank.sh" <<'RANK'
+#!/bin/sh
+rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
+[ "$rank" = 0 ] || [ -z "${AT1:-}" ] || cd "$AT1" || exit 1
+if [ "$rank" = 1 ]; then exec "$@" $OTHER; else exec "$@" $SAME; fi
+RANK
+two_ranks() { SAME=$same OTHER=$other timeout -s KILL 100 $launcher -n 2 sh "$work/rank.sh" "$tune" "$@" >"$work/said" 2>&1; }
+said_once() { [ "$(grep -c -e "$1" "$work/said")" = 1 ]; }
+
+awk -v kind=train -f recipes/demo/make_rows.awk recipes/demo/words.txt | head -n 30 >"$work/rows.jsonl"
+"$tune" init recipes/demo/model -o "$work/model" --quiet || exit 1
+sft() { two_ranks sft model.path=model data.train=rows.jsonl output=run train.max_steps=2 train.batch_size=4 train.learning_rate=0.01 "$@"; }
+
+# ---- without a launcher of MPI ----
+(cd "$work" && OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 SLURM_STEP_NUM_TASKS='' timeout 60 "$tune" sft nothing.yaml >"$work/said" 2>&1)
+code=$?
+[ $code = 5 ] && said_once 'error: ' && [ ! -e "$work/run" ]
+verdict "the environment says 2, the library 1: exit code 5 before anything is read" $?
+SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 "$tune" sft nothing.yaml >"$work/said" 2>&1
+[ $? = 5 ] && said_once 'error: srun started 4 processes that cannot find each other'
+verdict "srun without a plug-in" $?
+SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=1 "$tune" sft nothing.yaml >"$work/said" 2>&1
+[ $? = 5 ] && [ ! -s "$work/said" ]
+verdict "the other processes of srun say nothing" $?
+if [ -z "$launcher" ]; then
+    echo "skipped: no launcher with a plug-in"
+    skipped=1
+    finish
+fi
+
+cd "$work" || exit 1
+same='' other=''
+# ---- what has to be equal ----
+same='train.seed=1' other='train.seed=1'
+two_ranks sft nothing.yaml
+[ $? = 3 ] && said_once 'error: ' && [ ! -e run ]
+verdict "a failure of all ranks is printed once" $?
+same='lora.rank=4' other='lora.rank=8'
+sft
+[ $? = 3 ] && said_once 'error: rank 1 (.*) has another recipe: lora.rank 8, rank 0 4' && [ ! -e run ]
+verdict "another recipe" $?
+same='lora.rank=4' other='lora.rank=4 data.no_such_key=1'
+sft
+[ $? = 3 ] && said_once 'error: rank 1 (.*): .*no_such_key' && [ ! -e run ]
+verdict "a recipe that only rank 1 refuses" $?
+# ---- commands of one process ----
+same='' other=''
+two_ranks inspect model
+[ $? = 0 ] && said_once ' tensors, '
+verdict "inspect runs once" $?
+two_ranks rl "$recipes/rl_taxi_q_learning.yaml" output=taxi
+[ $? = 3 ] && said_once 'error: ' && grep -q 'runs in one process, not in 2' said && [ ! -e taxi ]
+verdict "environments are refused" $?
+finish

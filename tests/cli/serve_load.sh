@@ -1,0 +1,31 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# 64 connections of streams for a minute, one of the long tests: no failure, and memory that does not grow.
+#   TEST_LONG=1 tests/cli/serve_load.sh TUNE
+set -u
+tune=$1
+if [ -z "${TEST_LONG:-}" ] || ! command -v wrk >/dev/null || ! [ -e /proc/self/status ]; then
+    echo "skipped: needs TEST_LONG=1, wrk and /proc"
+    echo "[  PASSED  ] 0 test(s)."
+    echo "[  SKIPPED ] 1 test(s)."
+    exit 0
+fi
+folder=$(mktemp -d) || exit 1
+"$tune" serve recipes/demo/model --chat-template chatml --port 0 --quiet >"$folder/url" 2>"$folder/err" &
+server=$!
+trap 'kill -TERM $server 2>/dev/null; rm -rf "$folder"' EXIT
+while [ ! -s "$folder/url" ] && kill -0 $server 2>/dev/null; do sleep 0.05; done
+resident() { awk '/^VmRSS/ { print $2 }' /proc/$server/status; }
+load() { wrk -t2 -c64 -d"$1" --timeout 30s -s tests/serve/stream.lua "$(cat "$folder/url")/" | tee -a "$folder/log"; }
+load 10s
+before=$(resident)
+load 50s
+after=$(resident)
+echo "resident: $before KiB after 10 s, $after KiB after a minute"
+# Sockets and responses vary by some hundred KiB.
+if [ "$(grep -c ' 0 not whole, 0 errors' "$folder/log")" = 2 ] && [ "$after" -le $((before + 2048)) ]; then
+    echo "[  PASSED  ] 1 test(s)."
+else
+    echo "[  FAILED  ] 1 test(s)."
+    exit 1
+fi

@@ -1,0 +1,617 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layers of experts: adapters on them in both of PEFT's forms, the forms of checkpoints, the experts that a step reads, and what is refused. */
+#include "tests/support/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/model/adapter.h"
+#include "lib/model/model.h"
+#include "lib/model/safetensors.h"
+
+/* ---- running a model ---- */
+
+enum { MOST = 64 };
+typedef struct Run {
+    Model *model;
+    Tape *tape;
+    int32_t ids[MOST], rows[MOST];
+    Segment segment;
+    ModelBatch batch;
+} Run;
+
+static void run_open(Run *run, const char *dir, const Device *device, DType compute) {
+    memset(run, 0, sizeof *run);
+    check_ok(model_load(dir, &(ModelOptions){.device = device, .compute = compute}, &run->model));
+    run->tape = tape_new(device, compute, 0);
+}
+
+static void run_close(Run *run) {
+    tape_free(run->tape);
+    model_free(run->model);
+}
+
+static void run_ids(Run *run, int64_t n) {
+    tape_reset(run->tape);
+    run->segment = (Segment){.end = n, .parent = -1};
+    run->batch = (ModelBatch){.ids = run->ids, .layout = {.n_tokens = n, .n_segments = 1, .segments = &run->segment}, .loads = run->batch.loads};
+    for (int64_t i = 0; i < n; i++) run->rows[i] = (int32_t)i;
+}
+
+static Tensor *ids_tensor(Tape *tape, int32_t *ids, int64_t n) { return tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, ids); }
+
+static double *run_logits(Run *run, size_t *count) {
+    int64_t n = run->batch.layout.n_tokens;
+    Tensor *logits = model_logits(run->model, run->tape, model_forward(run->model, run->tape, &run->batch), ids_tensor(run->tape, run->rows, n)).logits;
+    check_ok(tape_status(run->tape));
+    *count = (size_t)tensor_count(logits);
+    double *values = malloc(*count * sizeof *values);
+    tensor_read(logits, values);
+    return values;
+}
+
+/* Adds the gradient of the summed -log p / n_total of the next tokens; returns the sum. */
+static double run_backward(Run *run, double n_total) {
+    int64_t n = run->batch.layout.n_tokens - 1;
+    double seed[MOST], loss = 0;
+    Tensor *hidden = model_forward(run->model, run->tape, &run->batch);
+    Tensor *logprob = op_token_logprobs(run->tape, hidden, run->model->head, ids_tensor(run->tape, run->rows, n),
+                                        ids_tensor(run->tape, run->ids + 1, n), &run->model->logprob)
+                          .logprob;
+    check_ok(tape_status(run->tape));
+    for (int64_t i = 0; i < n; i++) {
+        loss -= tensor_get(logprob, i) / n_total;
+        seed[i] = -1 / n_total;
+    }
+    tensor_seed_grad(run->tape, logprob, seed);
+    check_ok(tape_backward(run->tape));
+    return loss;
+}
+
+static int64_t stored_ids(const WeightFile *set, int s, int32_t *ids) {
+    const StoredTensor *stored = weight_file_find(set, s ? "seq1.input_ids" : "seq0.input_ids");
+    assert_non_null(stored);
+    assert_true(stored->count <= MOST);
+    for (int64_t i = 0; i < stored->count; i++) ids[i] = (int32_t)stored_get(stored, i);
+    return stored->count;
+}
+
+static void check_stored(const char *what, const double *got, const WeightFile *set, const char *name, double tolerance) {
+    const StoredTensor *stored = weight_file_find(set, name);
+    if (!stored) fail_msg("no '%s'", name);
+    size_t count = (size_t)stored->count;
+    double *want = malloc(count * sizeof *want);
+    for (size_t i = 0; i < count; i++) want[i] = stored_get(stored, (int64_t)i);
+    char label[256];
+    snprintf(label, sizeof label, "%s %s", what, name);
+    check_close_f64(label, got, want, count, tolerance, 0);
+    free(want);
+}
+
+static WeightFile *open_file(const char *dir, const char *name) {
+    WeightFile *set;
+    check_ok(weight_file_open(temp_file(dir, name), &set));
+    return set;
+}
+
+static bool golden_dir(const char *name, char dir[512]) {
+    char path[200];
+    snprintf(path, sizeof path, "golden/%s", name);
+    return shared_path(path, dir, 512);
+}
+
+/* ---- adapters, against PEFT ---- */
+
+static const struct {
+    const char *name, *base;
+    bool grads; /* PEFT loads the last one wrongly: its values are from merging by hand, without gradients */
+} goldens[] = {
+    {"families/lora/glm4_moe-converted", "families/glm4_moe", true},
+    {"families/lora/gpt_oss-experts", "families/gpt_oss", true},
+    {"families/lora/glm4_moe-per-expert", "families/glm4_moe", false},
+};
+
+/* The gradient of a branch, in the layout and under the name of PEFT. */
+static void check_gradient(const char *what, const Linear *linear, bool is_b, const WeightFile *grads, double tolerance) {
+    const Tensor *tensor = is_b ? linear->lora->b : linear->lora->a;
+    int64_t count = tensor_count(tensor), E = linear->copies, rank = tensor_width(linear->lora->b), out = linear->out;
+    double *ours = malloc((size_t)count * sizeof *ours), *theirs = malloc((size_t)count * sizeof *theirs);
+    tensor_read(tensor->grad, ours);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t e = i / (out * rank), o = i / rank % out, j = i % rank;
+        theirs[is_b && E ? o * E * rank + j * E + e : i] = ours[i];
+    }
+    char key[300];
+    const char *dot = strrchr(linear->path, '.'), *inner = strcmp(dot, ".gate_up_proj") == 0 ? ".base_layer" : "";
+    if (E)
+        snprintf(key, sizeof key, "base_model.model.%.*s%s.lora_%c.weight", (int)(dot - linear->path), linear->path, inner, is_b ? 'B' : 'A');
+    else
+        snprintf(key, sizeof key, "base_model.model.%s.lora_%c.weight", linear->path, is_b ? 'B' : 'A');
+    check_stored(what, theirs, grads, key, tolerance);
+    free(theirs);
+    free(ours);
+}
+
+static void check_golden(const char *name, const char *adapter, const char *base, bool with_grads, const Device *device, DType compute,
+                         double tolerance, double gradients) {
+    Run run;
+    run_open(&run, base, device, compute);
+    check_ok(adapter_load(run.model, adapter, true));
+    WeightFile *expected = open_file(adapter, "expected.safetensors");
+    int64_t lengths[2] = {stored_ids(expected, 0, run.ids), stored_ids(expected, 1, run.ids)};
+    for (int s = 0; s < 2; s++) {
+        run_ids(&run, stored_ids(expected, s, run.ids));
+        size_t count;
+        double *values = run_logits(&run, &count);
+        check_stored(name, values, expected, s ? "seq1.logits" : "seq0.logits", tolerance);
+        free(values);
+        run_ids(&run, lengths[s]);
+        run_backward(&run, (double)(lengths[0] + lengths[1] - 2));
+    }
+    if (with_grads) {
+        WeightFile *grads = open_file(adapter, "grads.safetensors");
+        size_t n = 0;
+        for (size_t i = 0; i < run.model->n_linears; i++) {
+            const Linear *linear = run.model->linears[i];
+            if (!linear->lora) continue;
+            check_gradient(name, linear, false, grads, gradients);
+            check_gradient(name, linear, true, grads, gradients);
+            n += 2;
+        }
+        assert_int_equal(n, grads->n);
+        weight_file_close(grads);
+    }
+    weight_file_close(expected);
+    run_close(&run);
+}
+
+TEST(adapters_of_experts_equal_peft) {
+    char adapter[512], base[512];
+    for (size_t i = 0; i < COUNT_OF(goldens); i++) {
+        if (!golden_dir(goldens[i].name, adapter) || !golden_dir(goldens[i].base, base)) skip();
+        check_golden(goldens[i].name, adapter, base, goldens[i].grads, device_cpu(), DT_F32, 1e-4, 5e-5);
+        check_golden(goldens[i].name, adapter, base, goldens[i].grads, device_reference(), DT_F64, 1e-6, 1e-7);
+    }
+}
+
+/* Loading and saving gives the same tensors, byte for byte, and settings that mean the same. */
+TEST(adapters_of_experts_are_written_as_they_were) {
+    char adapter[512], base[512], dir[512], out[600];
+    temp_dir_make(dir, sizeof dir);
+    snprintf(out, sizeof out, "%s/adapter", dir);
+    for (size_t i = 0; i < COUNT_OF(goldens); i++) {
+        if (!golden_dir(goldens[i].name, adapter) || !golden_dir(goldens[i].base, base)) skip();
+        Run run;
+        run_open(&run, base, device_cpu(), DT_F32);
+        check_ok(adapter_load(run.model, adapter, false));
+        check_ok(adapter_save(run.model, out, "base"));
+        WeightFile *before = open_file(adapter, "adapter_model.safetensors"), *after = open_file(out, "adapter_model.safetensors");
+        assert_int_equal(before->n, after->n);
+        for (size_t t = 0; t < before->n; t++) {
+            const StoredTensor *a = &before->tensors[t], *b = weight_file_find(after, a->name);
+            if (!b) fail_msg("'%s' was not written", a->name);
+            assert_int_equal(a->bytes, b->bytes);
+            assert_memory_equal(a->data, b->data, a->bytes);
+        }
+        LoraConfig again;
+        Arena *arena = arena_new(0);
+        check_ok(adapter_config_read(out, arena, &again));
+        for (size_t l = 0; l < run.model->n_linears; l++) {
+            const Linear *linear = run.model->linears[l];
+            int64_t rank;
+            double scale, alpha;
+            lora_rank_and_scale(&again, linear->path, &rank, &scale, &alpha);
+            assert_int_equal(lora_targets(&again, linear), linear->lora != NULL);
+            if (linear->lora) assert_true(rank == tensor_width(linear->lora->b) && scale == linear->lora->scale);
+        }
+        arena_free(arena);
+        weight_file_close(after);
+        weight_file_close(before);
+        run_close(&run);
+    }
+    temp_dir_remove(dir);
+}
+
+/* ---- what other tools do to adapters of experts, and this one does not ---- */
+
+static const char tiny_config[] =
+    "{\"model_type\": \"glm4_moe\", \"vocab_size\": 29, \"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 2,"
+    " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 8, \"n_routed_experts\": 6, \"num_experts_per_tok\": 2,"
+    " \"moe_intermediate_size\": 10, \"n_shared_experts\": 1, \"first_k_dense_replace\": 1, \"n_group\": 1, \"topk_group\": 1}";
+
+static void tiny_open(Run *run, char dir[512], const LoraConfig *lora) {
+    temp_dir_make(dir, 512);
+    check_ok(model_write_random(dir, tiny_config, DT_F32, 5, 0.4));
+    run_open(run, dir, device_cpu(), DT_F32);
+    if (lora) check_ok(model_attach_lora(run->model, lora, 3));
+}
+
+static size_t with_branch(const Model *model, const char *end, bool expert) {
+    size_t n = 0;
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const Linear *linear = model->linears[i];
+        n += linear->lora && !linear->copies && (linear->together != NULL) == expert && text_ends_with(linear->path, end);
+    }
+    return n;
+}
+
+/* PEFT 0.21 with transformers 5 makes target_parameters of these names, and leaves dense and shared layers without a pair. */
+TEST(named_projections_get_pairs_in_dense_shared_and_all_experts) {
+    char dir[512];
+    Run run;
+    const char *targets[] = {"gate_proj", "up_proj", "down_proj"};
+    tiny_open(&run, dir, &(LoraConfig){.rank = 2, .alpha = 4, .n_targets = 3, .targets = targets, .lr_ratio = 1});
+    for (int t = 0; t < 3; t++) {
+        assert_int_equal(with_branch(run.model, targets[t], true), 6);
+        assert_int_equal(with_branch(run.model, targets[t], false), 2); /* the dense layer's, and the shared expert's */
+    }
+    assert_int_equal(with_branch(run.model, "mlp.gate", false), 0);
+    run_close(&run);
+    temp_dir_remove(dir);
+}
+
+/* all-linear takes routers there. Here neither routers nor experts are trained unless they are named. */
+TEST(all_linear_layers_are_without_routers_and_experts) {
+    char dir[512];
+    Run run;
+    tiny_open(&run, dir, &(LoraConfig){.rank = 2, .alpha = 4, .lr_ratio = 1});
+    Str text = {0};
+    size_t n = 0;
+    for (size_t i = 0; i < run.model->n_linears; i++) n += run.model->linears[i]->lora != NULL;
+    assert_int_equal(n, 2 * 4 + 3 + 3);
+    assert_int_equal(with_branch(run.model, "mlp.gate", false), 0);
+    adapter_describe_rest(run.model, &text);
+    assert_string_equal(str_text(&text), "6 gate_proj of experts, 6 up_proj of experts, 6 down_proj of experts, 1 gate");
+    str_release(&text);
+    run_close(&run);
+    temp_dir_remove(dir);
+}
+
+/* Pairs for each expert are lost there on loading, and dropped by engines. */
+TEST(no_pair_of_an_expert_is_lost) {
+    char dir[512], out[600];
+    Run run, again;
+    const char *targets[] = {"gate_proj", "up_proj", "down_proj"}, *keys[] = {"experts.3.up_proj"};
+    int64_t ranks[] = {4};
+    tiny_open(&run, dir, &(LoraConfig){.rank = 2, .alpha = 4, .n_targets = 3, .targets = targets, .lr_ratio = 1, .n_rank_pattern = 1, .rank_keys = keys,
+                                       .rank_values = ranks});
+    snprintf(out, sizeof out, "%s/adapter", dir);
+    size_t n = 0;
+    for (size_t i = 0; i < run.model->n_linears; i++) {
+        const Linear *linear = run.model->linears[i];
+        if (!linear->lora) continue;
+        for (int64_t k = 0; k < tensor_count(linear->lora->b); k++) tensor_set(linear->lora->b, k, 0.1 * rng_normal(rng_key(4, RNG_TEST, i), (uint64_t)k));
+        assert_int_equal(tensor_width(linear->lora->b), text_ends_with(linear->path, "experts.3.up_proj") ? 4 : 2);
+        n++;
+    }
+    check_ok(adapter_save(run.model, out, dir));
+    run_open(&again, dir, device_cpu(), DT_F32);
+    check_ok(adapter_load(again.model, out, false));
+    for (size_t i = 0; i < again.model->n_linears; i++) n -= again.model->linears[i]->lora != NULL;
+    assert_int_equal(n, 0);
+    for (int k = 0; k < 12; k++) run.ids[k] = again.ids[k] = k % 7;
+    run_ids(&run, 12);
+    run_ids(&again, 12);
+    size_t count;
+    double *before = run_logits(&run, &count), *after = run_logits(&again, &count);
+    assert_memory_equal(before, after, count * sizeof *before);
+    free(before);
+    free(after);
+    run_close(&again);
+    run_close(&run);
+    temp_dir_remove(dir);
+}
+
+/* Pairs of all experts together, on tensors of each expert: trained, written, read, and merged like a branch of each. */
+TEST(parameters_of_all_experts_are_trained_by_name) {
+    char dir[512], out[600];
+    Run run, again;
+    const char *parameters[] = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
+    const LoraConfig config = {.rank = 3, .alpha = 6, .n_parameters = 2, .parameters = parameters, .only_parameters = true, .lr_ratio = 1};
+    tiny_open(&run, dir, &config);
+    snprintf(out, sizeof out, "%s/adapter", dir);
+    assert_int_equal(run.model->lora.rank, 3);
+    size_t n = 0;
+    for (size_t i = 0; i < run.model->n_linears; i++) {
+        const Linear *linear = run.model->linears[i];
+        if (!linear->lora) continue;
+        assert_int_equal(linear->copies, 6);
+        for (int64_t k = 0; k < tensor_count(linear->lora->b); k++) tensor_set(linear->lora->b, k, 0.1 * rng_normal(rng_key(4, RNG_TEST, i), (uint64_t)k));
+        n++;
+    }
+    assert_int_equal(n, 2);
+    for (int k = 0; k < 12; k++) run.ids[k] = k % 7;
+    run_ids(&run, 12);
+    run_backward(&run, 11);
+    double norm = params_grad_norm(&run.model->params);
+    assert_true(norm > 0 && isfinite(norm));
+    check_ok(adapter_save(run.model, out, dir));
+    run_open(&again, dir, device_cpu(), DT_F32);
+    check_ok(adapter_load(again.model, out, false));
+    for (int k = 0; k < 12; k++) again.ids[k] = k % 7;
+    run_ids(&run, 12);
+    run_ids(&again, 12);
+    size_t count;
+    double *before = run_logits(&run, &count), *after = run_logits(&again, &count);
+    assert_memory_equal(before, after, count * sizeof *before);
+    free(after);
+    run_close(&again);
+    /* the same change as a branch of each expert */
+    for (size_t i = 0; i < run.model->n_linears; i++) {
+        Linear *linear = run.model->linears[i];
+        LoraBranch branch, *own;
+        Tensor parts[2];
+        if (!linear->together || !linear_change(linear, 0, &branch, parts)) continue;
+        own = arena_zero(run.model->arena, sizeof *own);
+        Tensor *copies = arena_alloc(run.model->arena, 2 * sizeof *copies);
+        memcpy(copies, parts, 2 * sizeof *copies);
+        *own = (LoraBranch){.a = &copies[0], .b = &copies[1], .scale = branch.scale};
+        linear->lora = own;
+    }
+    for (size_t i = 0; i < run.model->n_linears; i++)
+        if (run.model->linears[i]->copies) run.model->linears[i]->lora = NULL;
+    run_ids(&run, 12);
+    after = run_logits(&run, &count);
+    check_close_f64("as a branch of each", after, before, count, 0, 0);
+    free(before);
+    free(after);
+    run_close(&run);
+    temp_dir_remove(dir);
+}
+
+/* ---- forms of checkpoints ---- */
+
+/* The golden Qwen3-MoE with one tensor for all experts of a layer, gate first. */
+static void write_together(const char *from, const char *dir) {
+    WeightFile *files = open_file(from, "model.safetensors");
+    SafetensorsWriter *writer;
+    check_ok(file_copy(temp_file(from, "config.json"), temp_file(dir, "config.json")));
+    check_ok(safetensors_writer_new(temp_file(dir, "model.safetensors"), &writer));
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < files->n; i++) {
+            const StoredTensor *stored = &files->tensors[i];
+            if (strstr(stored->name, ".experts.")) continue;
+            if (pass == 0)
+                safetensors_declare_as(writer, stored);
+            else
+                safetensors_write(writer, stored->data, stored->bytes);
+        }
+        for (int layer = 0; layer < 3; layer += 2)
+            for (int part = 0; part < 2; part++) {
+                char name[200];
+                snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%s", layer, part ? "down_proj" : "gate_up_proj");
+                if (pass == 0) safetensors_declare(writer, name, DT_BF16, 3, part ? (int64_t[]){6, 40, 24} : (int64_t[]){6, 48, 40});
+                for (int e = 0; e < 6 && pass == 1; e++)
+                    for (int p = 0; p < (part ? 1 : 2); p++) {
+                        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s_proj.weight", layer, e, part ? "down" : p ? "up" : "gate");
+                        const StoredTensor *stored = weight_file_find(files, name);
+                        assert_non_null(stored);
+                        safetensors_write(writer, stored->data, stored->bytes);
+                    }
+            }
+    }
+    check_ok(safetensors_commit(writer));
+    weight_file_close(files);
+}
+
+static void logits_of(const char *dir, const WeightFile *expected, const char *what, double tolerance) {
+    Run run;
+    run_open(&run, dir, device_cpu(), DT_F32);
+    for (int s = 0; s < 2; s++) {
+        run_ids(&run, stored_ids(expected, s, run.ids));
+        size_t count;
+        double *values = run_logits(&run, &count);
+        check_stored(what, values, expected, s ? "seq1.logits" : "seq0.logits", tolerance);
+        free(values);
+    }
+    run_close(&run);
+}
+
+TEST(experts_in_one_tensor_are_read_and_written_as_they_were) {
+    char golden[512], dir[512], out[600];
+    if (!golden_dir("models/qwen3_moe", golden)) skip();
+    temp_dir_make(dir, sizeof dir);
+    snprintf(out, sizeof out, "%s/saved", dir);
+    write_together(golden, dir);
+    WeightFile *expected = open_file(golden, "expected.safetensors");
+    logits_of(dir, expected, "together", 5e-5);
+    weight_file_close(expected);
+    const char *forms[] = {golden, dir};
+    for (int f = 0; f < 2; f++) {
+        Model *model;
+        check_ok(model_load(forms[f], &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .train_all = true}, &model));
+        check_ok(model_save(model, out, NULL, NULL));
+        WeightFile *before = open_file(forms[f], "model.safetensors"), *after = open_file(out, "model.safetensors");
+        assert_int_equal(before->n, after->n);
+        for (size_t t = 0; t < before->n; t++) {
+            const StoredTensor *a = &before->tensors[t], *b = weight_file_find(after, a->name);
+            if (!b) fail_msg("'%s' was not written", a->name);
+            assert_int_equal(a->bytes, b->bytes);
+            assert_memory_equal(a->data, b->data, a->bytes);
+        }
+        weight_file_close(after);
+        weight_file_close(before);
+        model_free(model);
+    }
+    temp_dir_remove(dir);
+}
+
+TEST(mxfp4_experts_are_the_same_weights) {
+    char golden[512], dir[600];
+    if (!golden_dir("families/gpt_oss", golden)) skip();
+    snprintf(dir, sizeof dir, "%s/mxfp4", golden);
+    WeightFile *expected = open_file(golden, "expected.safetensors");
+    logits_of(dir, expected, "mxfp4", 5e-5);
+    weight_file_close(expected);
+}
+
+/* ---- what a step reads ---- */
+
+/* Experts that no token chooses may hold anything: they are not read, neither by the step nor when the model is loaded. */
+TEST(only_experts_that_a_step_uses_are_read) {
+    char dir[512];
+    Run run;
+    double counts[6] = {0}, scores[6] = {0};
+    RouterLoad load = {.counts = counts, .scores = scores};
+    tiny_open(&run, dir, NULL);
+    run.batch.loads = &load;
+    for (int k = 0; k < 2; k++) run.ids[k] = k;
+    run_ids(&run, 2);
+    size_t count;
+    double *before = run_logits(&run, &count), sum = 0, shares = 0;
+    run_close(&run);
+    for (int e = 0; e < 6; e++) sum += counts[e], shares += scores[e];
+    assert_true(sum == 4 && load.n_tokens == 2);
+    check_close(shares, 2, 1e-5);
+    WeightFile *files = open_file(dir, "model.safetensors");
+    SafetensorsWriter *writer;
+    int n_unused = 0;
+    char path[600];
+    snprintf(path, sizeof path, "%s/other.safetensors", dir);
+    check_ok(safetensors_writer_new(path, &writer));
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < files->n; i++) {
+            const StoredTensor *stored = &files->tensors[i];
+            const char *at = strstr(stored->name, ".experts.");
+            bool unused = at && counts[atoi(at + strlen(".experts."))] == 0;
+            n_unused += unused;
+            if (pass == 0) safetensors_declare_as(writer, stored);
+            for (int64_t k = 0; k < stored->count && pass == 1; k++)
+                safetensors_write(writer, &(float){unused ? NAN : (float)stored_get(stored, k)}, sizeof(float));
+        }
+    check_ok(safetensors_commit(writer));
+    weight_file_close(files);
+    assert_true(n_unused >= 2 * 2 * 3);
+    check_ok(file_copy(path, temp_file(dir, "model.safetensors")));
+    remove(path);
+    run_open(&run, dir, device_cpu(), DT_F32);
+    for (int k = 0; k < 2; k++) run.ids[k] = k;
+    run_ids(&run, 2);
+    double *after = run_logits(&run, &count);
+    assert_memory_equal(before, after, count * sizeof *before);
+    free(before);
+    free(after);
+    run_close(&run);
+    temp_dir_remove(dir);
+}
+
+/* ---- what is refused ---- */
+
+static void refused(const char *dir, const char *text) {
+    Model *model;
+    check_status(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model), ST_INPUT);
+    check_text(text);
+}
+
+/* Writes the config with `from` replaced by `to`. */
+static void change_config(const char *dir, const char *from, const char *to) {
+    Str text = {0};
+    const char *at = strstr(tiny_config, from);
+    assert_non_null(at);
+    str_printf(&text, "%.*s%s%s", (int)(at - tiny_config), tiny_config, to, at + strlen(from));
+    temp_text(dir, "config.json", str_text(&text));
+    str_release(&text);
+}
+
+TEST(experts_that_do_not_fit_are_named) {
+    static const char n_experts[] = "\"n_routed_experts\": 6";
+    static const struct {
+        const char *from, *to, *text;
+    } cases[] = {
+        {n_experts, "\"n_routed_experts\": 8", "shape (6,16), expected (8,16)"},
+        {n_experts, "\"n_routed_experts\": 1", "'num_experts_per_tok'"},
+        {"\"n_group\": 1", "\"n_group\": 4", "6 experts"},
+        {"\"n_group\": 1", "\"n_group\": 6", "groups"},
+        {n_experts, "\"n_routed_experts\": 6, \"scoring_func\": \"tanh\"", "scoring_func 'tanh'"},
+        {n_experts, "\"n_routed_experts\": 6, \"topk_method\": \"random\"", "topk_method 'random'"},
+    };
+    char dir[512];
+    temp_dir_make(dir, sizeof dir);
+    check_ok(model_write_random(dir, tiny_config, DT_F32, 5, 0.4));
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        change_config(dir, cases[i].from, cases[i].to);
+        refused(dir, cases[i].text);
+    }
+    temp_dir_remove(dir);
+}
+
+/* Copies the weights, except for one tensor, which has another name. */
+static void rename_tensor(const char *dir, const char *name, const char *other) {
+    WeightFile *files = open_file(dir, "model.safetensors");
+    SafetensorsWriter *writer;
+    char path[600];
+    snprintf(path, sizeof path, "%s/other.safetensors", dir);
+    check_ok(safetensors_writer_new(path, &writer));
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < files->n; i++) {
+            const StoredTensor *stored = &files->tensors[i];
+            bool its = strcmp(stored->name, name) == 0;
+            if (pass == 1)
+                safetensors_write(writer, stored->data, stored->bytes);
+            else
+                safetensors_declare(writer, its ? other : stored->name, stored->dtype, stored->n_dims, stored->shape);
+        }
+    check_ok(safetensors_commit(writer));
+    weight_file_close(files);
+    check_ok(file_copy(path, temp_file(dir, "model.safetensors")));
+    remove(path);
+}
+
+TEST(a_missing_expert_and_an_unknown_order_are_named) {
+    char dir[512];
+    temp_dir_make(dir, sizeof dir);
+    check_ok(model_write_random(dir, tiny_config, DT_F32, 5, 0.4));
+    rename_tensor(dir, "model.layers.1.mlp.experts.4.up_proj.weight", "model.layers.1.mlp.experts.9.up_proj.weight");
+    refused(dir, "'model.layers.1.mlp.experts.4.up_proj.weight' is missing");
+    rename_tensor(dir, "model.layers.1.mlp.experts.9.up_proj.weight", "model.layers.1.mlp.experts.up_gate_proj");
+    refused(dir, "the order of gate and up in it is not known");
+    temp_dir_remove(dir);
+}
+
+TEST(an_adapter_of_other_experts_is_named) {
+    char dir[512], other[512], out[600];
+    Run run;
+    const char *parameters[] = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"}, *wrong[] = {"mlp.experts.up_gate_proj"};
+    tiny_open(&run, dir, &(LoraConfig){.rank = 3, .alpha = 6, .n_parameters = 2, .parameters = parameters, .only_parameters = true, .lr_ratio = 1});
+    snprintf(out, sizeof out, "%s/adapter", dir);
+    check_ok(adapter_save(run.model, out, dir));
+    run_close(&run);
+    temp_dir_make(other, sizeof other);
+    change_config(other, "\"n_routed_experts\": 6", "\"n_routed_experts\": 9");
+    char config[1000];
+    FILE *file = fopen(temp_file(other, "config.json"), "r");
+    config[fread(config, 1, sizeof config - 1, file)] = '\0';
+    fclose(file);
+    check_ok(model_write_random(other, config, DT_F32, 5, 0.4));
+    run_open(&run, other, device_cpu(), DT_F32);
+    check_status(adapter_load(run.model, out, false), ST_INPUT);
+    check_text("pairs of 6 experts of rank 3, and the model has 9 experts");
+    run_close(&run);
+    run_open(&run, other, device_cpu(), DT_F32);
+    check_status(model_attach_lora(run.model, &(LoraConfig){.rank = 3, .alpha = 6, .n_parameters = 1, .parameters = wrong, .only_parameters = true}, 1),
+                 ST_CONFIG);
+    check_text("target parameter 'mlp.experts.up_gate_proj' matches nothing");
+    run_close(&run);
+    temp_dir_remove(other);
+    temp_dir_remove(dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adapters_of_experts_equal_peft),
+        cmocka_unit_test(adapters_of_experts_are_written_as_they_were),
+        cmocka_unit_test(named_projections_get_pairs_in_dense_shared_and_all_experts),
+        cmocka_unit_test(all_linear_layers_are_without_routers_and_experts),
+        cmocka_unit_test(no_pair_of_an_expert_is_lost),
+        cmocka_unit_test(parameters_of_all_experts_are_trained_by_name),
+        cmocka_unit_test(experts_in_one_tensor_are_read_and_written_as_they_were),
+        cmocka_unit_test(mxfp4_experts_are_the_same_weights),
+        cmocka_unit_test(only_experts_that_a_step_uses_are_read),
+        cmocka_unit_test(experts_that_do_not_fit_are_named),
+        cmocka_unit_test(a_missing_expert_and_an_unknown_order_are_named),
+        cmocka_unit_test(an_adapter_of_other_experts_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
