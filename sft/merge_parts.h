@@ -29,6 +29,8 @@ typedef struct Merge {
     MergeResult *result;
 } Merge;
 
+/* The directory of the model that the adapters are added to. */
+const char *merge_target(const MergeConfig *config);
 /* A module's weight or bias. */
 Tensor *module_tensor(const Model *model, size_t module, bool bias);
 /* The change of a module's weight by LoRA (linear_change). expert: of a weight of all experts together, which of them; else 0. */
@@ -52,8 +54,14 @@ Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, 
 /* Fills the block with rows first .. first + n - 1 of the module's weight or bias: base values and deltas. */
 Status block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int64_t n, Block *block);
 
-/* For MergeConfig.prove: runs the base with the adapters and the merged model on a few tokens, and adds their differences to the result. The base is
- * changed, and cannot be used afterwards. */
+/* Fills block->norms if the module has a DoRA branch, which needs all rows of the weight; else does nothing. */
+Status block_find_norms(const Merge *merge, size_t module, Arena *arena, Block *block);
+
+/* Fills result->requantised_lost. ST_RESOURCE. */
+Status merge_requantise(Merge *merge);
+/* For MergeConfig.prove: runs the base with the adapters and the merged model on a few tokens, and adds their differences to the result. With
+ * MergeConfig.onto, the model that the adapters were trained on, with them, takes the base's place. The base is changed, and cannot be used
+ * afterwards. */
 Status merge_prove(Merge *merge);
 
 #endif

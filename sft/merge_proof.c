@@ -133,7 +133,7 @@ static void compare_scores(const float *before, const float *after, MergeResult 
     }
 }
 
-Status merge_prove(Merge *merge) {
+static Status prove_base(Merge *merge) {
     for (size_t m = 0; m < merge->base->n_modules; m++) {
         TRY(attach_branches(merge, m));
         TRY(attach_saved(merge, m, false));
@@ -155,5 +155,26 @@ Status merge_prove(Merge *merge) {
     free(before);
     free(after);
     model_free(merged);
+    return status;
+}
+
+Status merge_prove(Merge *merge) {
+    const MergeConfig *config = merge->config;
+    Model *target = merge->base, *trained = NULL;
+    if (!config->onto) return prove_base(merge);
+    TRY(model_load(
+        config->base,
+        &(ModelOptions){
+            .device = config->runtime.device, .compute = config->runtime.compute, .streamed = true, .scores = merge->scores, .skip_nan_check = true},
+        &trained));
+    Status status = ST_OK;
+    if (trained->n_modules != target->n_modules) {
+        status = status_fail(ST_INPUT, "'%s' and '%s' are different models", config->base, config->onto);
+    } else {
+        merge->base = trained;
+        status = prove_base(merge);
+        merge->base = target;
+    }
+    model_free(trained);
     return status;
 }

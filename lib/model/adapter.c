@@ -91,7 +91,8 @@ void adapter_describe_rest(const Model *model, Str *text) {
             size_t without = 0;
             for (size_t i = 0; i < model->n_linears; i++) {
                 const Linear *linear = model->linears[i];
-                without += !linear->copies && (linear->together != NULL) == (expert != 0) && !is_covered(linear) && module_matches(linear->path, &names[k], 1);
+                without += !linear->copies && (linear->together != NULL) == (expert != 0) && !is_covered(linear) &&
+                           module_matches(linear->path, &names[k], 1);
             }
             if (without) str_printf(text, "%s%zu %s%s", n_kinds++ ? ", " : "", without, names[k], expert ? " of experts" : "");
         }
@@ -210,6 +211,14 @@ static Status check_patterns(const Model *model, const LoraConfig *config, const
     return ST_OK;
 }
 
+static Status check_saved(const Model *model, const Module *module) {
+    const StoredTensor *stored = model->files ? stored_find(model, module->path, module->bare ? NULL : "weight") : NULL;
+    if (!stored || !stored_is_quantised(stored)) return ST_OK;
+    status_fail(ST_CONFIG, "'%s' of modules_to_save is quantised, and cannot be trained in full: tensor '%s' in '%s' is %s", module->path,
+                stored->name, stored->file, stored->dtype_text);
+    return status_hint(ST_CONFIG, "leave it out of lora.modules_to_save, or take the model that the base was made from");
+}
+
 static Status save_named_modules(Model *model, const LoraConfig *config) {
     for (size_t t = 0; t < config->n_saved; t++) {
         bool found = false;
@@ -220,6 +229,7 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
             if (module_matches(module->path, config->saved, t)) continue; /* already saved under a name */
             if (module->linear && lora_targets(config, module->linear))
                 return status_fail(ST_CONFIG, "'%s' is in modules_to_save and a LoRA target at once", module->path);
+            TRY(check_saved(model, module));
             TRY(save_module(model, module, true));
         }
         if (!found) return status_fail(ST_CONFIG, "module '%s' of modules_to_save matches nothing in '%s'", config->saved[t], model->dir);

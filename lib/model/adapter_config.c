@@ -118,6 +118,7 @@ static const char *const harmless[] = {
     "alpha_pattern",
     "use_rslora",
     "use_dora",
+    "tune_base",
     "loftq_config",
     "eva_config",
     "corda_config",
@@ -297,12 +298,21 @@ Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config) {
 }
 
 Status adapter_base(const char *dir, Arena *arena, const char **base) {
+    const char *digest;
+    return adapter_base_digest(dir, arena, base, &digest);
+}
+
+Status adapter_base_digest(const char *dir, Arena *arena, const char **base, const char **digest) {
     AdapterSettings settings = {0};
     const char *path;
     json_t *json;
     TRY(open_config(dir, arena, &path, &json));
     Status status = parse_settings(json, path, arena, &settings);
     *base = settings.base;
+    const char *text = "";
+    if (status == ST_OK) status = json_get_string(json, path, "tune_base", &text);
+    *digest = status == ST_OK ? arena_strdup(arena, text) : NULL;
+    if (status == ST_OK && !*digest) status = ST_RESOURCE;
     json_decref(json);
     return status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Switches a model to its reference weights and back. */
 #include "rl/loop/reference.h"
+#include "lib/train/trained_model.h"
 #include "lib/model/adapter.h"
 
 #include <string.h>
@@ -20,7 +21,9 @@ static Status open_other(const Recipe *recipe, Reference *reference) {
     ModelOptions options = {.device = model->device, .compute = model->compute};
     const char *config = path_join(reference->arena, dir, "adapter_config.json");
     bool adapter = config && file_exists(config);
-    TRY(model_load(adapter ? recipe->model_path : dir, &options, &reference->other));
+    const char *base = dir;
+    if (adapter) TRY(trained_base(recipe, dir, reference->arena, &base));
+    TRY(model_load(base, &options, &reference->other));
     if (adapter) TRY(adapter_load(reference->other, dir, false));
     if (reference->other->config.vocab_size == model->config.vocab_size) return ST_OK;
     status_fail(ST_INPUT, "the reference '%s' has %lld tokens in its vocabulary, the policy %lld", dir,
