@@ -151,8 +151,8 @@ static Status list_jobs(Merge *merge) {
 
 /* ---- the sum ---- */
 
-/* Adds rows first .. first + n - 1 of `scale` B A (of its transpose for weights that are stored (in, out)) to the block's change, from row `at` of the
- * block on. */
+/* Adds rows first .. first + n - 1 of `scale` B A (of its transpose for weights that are stored (in, out)) to the block's change, from row `at` of
+ * the block on. */
 static Status add_lora(const LoraBranch *lora, bool in_out, double scale, int64_t first, int64_t n, int64_t at, Block *block) {
     int64_t rank = lora->a->shape[0], in = lora->a->shape[1];
     float *change = block->change + at * block->cols;

@@ -28,7 +28,7 @@ static Status cmd_reward_run(const RecipeCommand *job) {
 }
 
 Status cmd_reward(int argc, char **argv) {
-    static const char *const sections[] = {"", "model", "lora", "data", "train", "eval", NULL};
+    static const char *const sections[] = {"", "model", "lora", "data", "train", "parallel", "eval", NULL};
     return recipe_command(
         argc, argv, "reward",
         "Trains a reward model. It gives a score at the end of an answer: higher for chosen answers than for rejected ones, or higher for right steps than for wrong ones. The result is a run directory with an adapter "

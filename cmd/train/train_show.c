@@ -51,6 +51,7 @@ static void show_step(void *context, const Progress *p) {
     double curve = metric_get(p->metrics, p->shown->metric);
     char left[32], memory[32];
     Str text = {0};
+    ranks_step();
     if (p->evaluation) {
         append_metric(&text, "", p->shown, p->metrics);
         end_live_line();

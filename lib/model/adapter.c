@@ -53,7 +53,8 @@ void adapter_describe(const Model *model, Str *text) {
     Str list = {0};
     for (size_t k = 0; k < n; k++) {
         size_t with = 0;
-        for (size_t i = 0; i < model->n_linears; i++) with += model->linears[i]->lora && module_matches(model->linears[i]->path, &names[k], 1);
+        for (size_t i = 0; i < model->n_linears; i++)
+            with += !model->linears[i]->copies && model->linears[i]->lora && module_matches(model->linears[i]->path, &names[k], 1);
         if (with) str_printf(&list, "%s%zu %s", list.len ? ", " : "", with, names[k]);
         total += with;
     }
@@ -332,7 +333,7 @@ static bool saved_means(const Model *model, const char *name, const char *path) 
     return means;
 }
 
-/* ---- pairs of all experts together: families.md, section 12 ---- */
+/* ---- pairs of all experts together, as PEFT stores them ---- */
 
 const char *together_path(const Linear *linear, bool both, Arena *arena) {
     const char *dot = strrchr(linear->path, '.');

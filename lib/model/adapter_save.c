@@ -286,7 +286,11 @@ static Status write_tensors(const Model *model, const char *path) {
             const int64_t shape[] = {together ? together->out : 0, together ? together->copies * tensor_width(tensor) : 0};
             const char *its = param_name(model, param, together);
             Str name = {0};
-            str_printf(&name, "%s%s", PEFT_PREFIX, its ? its : param->name);
+            if (!its) {
+                safetensors_abandon(writer);
+                return ST_RESOURCE;
+            }
+            str_printf(&name, "%s%s", PEFT_PREFIX, its);
             safetensors_declare(writer, str_text(&name), DT_F32, tensor->n_dims, turned ? shape : tensor->shape);
             str_release(&name);
         }

@@ -34,6 +34,7 @@ static void add_more(const ModelConfig *config, Str *text) {
         add_more_rope(&config->window_rope, text);
     }
     for (int64_t l = 0; config->layer_rope && l < config->num_hidden_layers; l++) str_printf(text, " %d", (int)config->layer_rope[l]);
+    for (int64_t l = 0; config->layer_kv && l < config->num_hidden_layers; l++) str_printf(text, " keys %lld", (long long)config->layer_kv[l]);
     add_real(text, "norms", config->norm_offset, 0);
     add_real(text, "embed", config->embed_scale, 1);
     add_real(text, "residual", config->residual_scale, 1);

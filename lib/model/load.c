@@ -148,7 +148,7 @@ static Status load_codes(const Loader *loader, const StoredTensor *stored, const
         model_drop_pages(model, stored->codes, stored->codes_bytes);
         *tensor = tensor_packed(model->arena, model->device, module->n_dims, module->shape, packing);
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
-    } else if (mapping && !loader->options->streamed) {
+    } else if (mapping && !loader->options->streamed && !module->sparse) {
         TRY(stored_copy(model, stored, stored->dtype, module->n_dims, module->shape, tensor));
     } else {
         *tensor = mapping ? tensor_mapped(model->arena, model->device, stored->dtype, module->n_dims, module->shape, stored->data)

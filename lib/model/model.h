@@ -67,6 +67,7 @@ typedef struct Model {
     int n_cache_rows;
     int64_t *state_widths; /* of the states of all blocks that have one, in order; n_states */
     int n_states;
+    int n_shared;        /* tensors that layers hand on (op_layer_shared) */
     int n_routers;       /* layers of experts */
     LogprobArgs logprob; /* the model's soft cap; its temperature is the model's divisor of logits */
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
@@ -122,9 +123,8 @@ typedef struct EmbedNoise {
 } EmbedNoise;
 /* What recurrences keep of the sequences in a cache, whatever their length (kv_cache.h). */
 typedef struct SequenceStates {
-    Tensor **items; /* items[i]: (n_pages of the cache, width) in the residual dtype, n of them */
+    Tensor **items; /* items[i]: (n_pages of the cache, width) in the residual dtype, n of them; Segment.state: a sequence's row */
     int n;
-    int32_t *rows; /* of each page: the row of the sequence whose newest token is in the page; -1: none */
 } SequenceStates;
 /* A flat batch of tokens. ids: N. Data that the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {

@@ -33,8 +33,8 @@ enum { MAX_KINDS = 32 };
 /* The distinct last components of the linear layers' paths: "q_proj", "k_proj", ...; at most `cap`. */
 size_t linear_kinds(const Model *model, const char **names, size_t cap);
 
-/* The path by which PEFT names the pair of a layer of all experts together: the module that has the parameters, or its base_layer for the inner one of
- * two. both: the adapter has pairs of gate_up_proj and of down_proj there. In `arena`; NULL: out of memory. */
+/* The path by which PEFT names the pair of a layer of all experts together: the module that has the parameters, or its base_layer for the inner one
+ * of two. both: the adapter has pairs of gate_up_proj and of down_proj there. In `arena`; NULL: out of memory. */
 const char *together_path(const Linear *linear, bool both, Arena *arena);
 /* Whether the adapter of `config` has pairs of both layers of all experts of the block that `linear` is of. */
 bool together_has_both(const Model *model, const LoraConfig *config, const Linear *linear);

@@ -30,8 +30,11 @@ typedef struct Param {
     Tensor *tensor;
     ParamRole role;
     bool trained;
-    double lr_scale;                     /* factor on the learning rate (LoRA+: B matrices) */
-    bool decay;                          /* weight decay applies */
+    double lr_scale; /* factor on the learning rate (LoRA+: B matrices) */
+    bool decay;      /* weight decay applies */
+    /* divided: other processes update the other elements; this one updates first .. first + n - 1, and its states are of these (n) */
+    bool divided;
+    int64_t first, n;
     Tensor *state[OPTIMIZER_MAX_STATES]; /* owned by the optimiser */
 } Param;
 typedef struct Params {
@@ -191,8 +194,9 @@ typedef struct OptimizerConfig {
 typedef struct OptimizerInfo {
     const char *name;
     const char *help;
-    const char *keys;                             /* the recipe keys among betas, eps, momentum that it uses, separated by spaces */
-    int (*states)(const OptimizerConfig *config); /* number of state tensors, each of the parameter's shape and dtype */
+    const char *keys; /* the recipe keys among betas, eps, momentum that it uses, separated by spaces */
+    /* Number of state tensors, each of the parameter's shape and dtype. Each element of parameter, gradient and states is updated alone: ranks divide them */
+    int (*states)(const OptimizerConfig *config);
     void (*update)(const OptimizerConfig *config, Param *param, double grad_scale, double lr, int64_t step); /* step counts from 1 */
 } OptimizerInfo;
 #define OPTIMIZER(name) extern const OptimizerInfo optimizer_##name;

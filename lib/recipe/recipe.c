@@ -67,6 +67,7 @@ const KeySection recipe_sections[] = {
     {"synth", offsetof(Recipe, has_synth), "rows made from seeds by a teacher"},
     {"policy", offsetof(Recipe, has_policy), "networks of policies and values on environments"},
     {"distil", offsetof(Recipe, has_distil), "learning from a teacher (tune sft)"},
+    {"parallel", offsetof(Recipe, has_parallel), "how the work of a step is divided"},
     {"plan", offsetof(Recipe, has_plan), "the machine that tune plan plans for"},
 };
 const size_t n_recipe_sections = COUNT_OF(recipe_sections);

@@ -45,7 +45,7 @@ typedef struct Recipe {
     const char *path;            /* the file that it was read from; NULL for a recipe made in memory */
     struct UnknownKeys *unknown; /* only while it is read */
     const char *program;         /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
-    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth, has_plan,
+    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth, has_parallel, has_plan,
         has_distil;     /* present and not null */
     bool lora_declined; /* `lora: null` is written */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
@@ -104,10 +104,10 @@ Status recipe_template_kwargs(const Recipe *recipe, json_t **values);
 /* A copy of the recipe with data.now: day. It shares everything else with `recipe` and is valid as long as it. */
 Recipe recipe_dated(const Recipe *recipe, const char *day);
 /* For keys that were added later with a default that changes the meaning: a kept recipe without them gets the value that it meant then. So far
- * data.as, when rows were texts. */
+ * data.as, when rows were texts, and parallel.lanes, when gradients were one sum. */
 void recipe_set_old_defaults(Recipe *kept);
-/* With --resume: applies to `recipe` the values that recipe_set_old_defaults gives the kept recipe in recipe->output, if there is one. ST_CONFIG,
- * ST_INPUT: the kept recipe cannot be read; ST_RESOURCE. */
+/* With --resume: applies to `recipe` the values that recipe_set_old_defaults gives the kept recipe in recipe->output, if there is one. Warns if other
+ * lanes will change the rounding of results. ST_CONFIG, ST_INPUT: the kept recipe cannot be read; ST_RESOURCE. */
 Status recipe_adopt_defaults_of_run(Recipe *recipe);
 /* ST_CONFIG when a run by this recipe has no step: too few rows for train.epochs. */
 Status recipe_check_steps(const Recipe *recipe, int64_t total_steps);

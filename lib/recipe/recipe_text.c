@@ -135,7 +135,8 @@ void recipe_write_yaml(const Recipe *recipe, Str *text) {
     write_keys(recipe, "", "", text);
     for (size_t i = 0; i < n_recipe_sections; i++) {
         const char *section = recipe_sections[i].name;
-        if (section_present(recipe, section)) {
+        bool lanes = strcmp(section, "parallel") == 0 && recipe->has_model; /* a recipe without lanes is of a version that had none */
+        if (section_present(recipe, section) || lanes) {
             str_printf(text, "\n%s:\n", section);
             write_keys(recipe, section, "  ", text);
         } else if (strcmp(section, "lora") == 0) { /* an absent lora section also says what is trained */
@@ -168,7 +169,7 @@ static bool changes_nothing(const Key *key) {
                                         "synth.select_quotas"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (strcmp(key->dotted, names[i]) == 0) return true;
-    return strcmp(key->section, "plan") == 0;
+    return strcmp(key->section, "plan") == 0 || strcmp(key->section, "parallel") == 0;
 }
 
 /* The run's length: a run may be resumed with another one (lengthen.h). */

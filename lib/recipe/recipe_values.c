@@ -5,6 +5,7 @@
 #include "lib/recipe/recipe.h"
 
 #include <math.h>
+#include <string.h>
 #include <time.h>
 
 static Status check_steps_or_share(const char *key, double given) {
@@ -79,6 +80,7 @@ Recipe recipe_dated(const Recipe *recipe, const char *day) {
 
 void recipe_set_old_defaults(Recipe *kept) {
     if (!recipe_given(kept, "data.as")) kept->data_as = DATA_AS_TEXT;
+    if (!recipe_given(kept, "parallel.lanes")) kept->parallel_lanes = "1";
 }
 
 Status recipe_adopt_defaults_of_run(Recipe *recipe) {
@@ -88,6 +90,10 @@ Status recipe_adopt_defaults_of_run(Recipe *recipe) {
     TRY(recipe_read(path, NULL, 0, &kept));
     recipe_set_old_defaults(kept);
     if (!recipe_given(kept, "data.as") && recipe->data_as == DATA_AS_AUTO) recipe->data_as = kept->data_as;
+    if (!recipe_given(kept, "parallel.lanes") && !recipe_given(recipe, "parallel.lanes")) recipe->parallel_lanes = "1";
+    if (strcmp(kept->parallel_lanes, recipe->parallel_lanes) != 0)
+        log_message(LOG_WARNING, "'parallel.lanes' was %s, now it is %s: results from here on differ in rounding", kept->parallel_lanes,
+                    recipe->parallel_lanes);
     recipe_free(kept);
     return ST_OK;
 }

@@ -30,13 +30,41 @@ static const char *step_path(Arena *arena, const char *dir, const char *prefix, 
 
 /* ---- writing ---- */
 
+/* Elements of a tensor of parts that pass at once. */
+enum { PIECE_ELEMENTS = 1 << 18 };
+
+/* Reads all pieces, even if the file has failed: other processes send them. */
+static Status write_pieces(SafetensorsWriter *writer, const CheckpointItem *item) {
+    const int64_t count = tensor_count(item->tensor);
+    void *values = malloc(dtype_bytes(item->tensor->dtype, PIECE_ELEMENTS));
+    Status status = values ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a checkpoint");
+    for (int64_t at = 0; at < count && status == ST_OK; at += PIECE_ELEMENTS) {
+        int64_t n = MIN((int64_t)PIECE_ELEMENTS, count - at);
+        status = item->read(item, at, n, values);
+        if (status == ST_OK) safetensors_write(writer, values, dtype_bytes(item->tensor->dtype, n));
+    }
+    free(values);
+    return status;
+}
+
+static Status write_items(SafetensorsWriter *writer, const CheckpointItem *items, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (items[i].part)
+            TRY(write_pieces(writer, &items[i]));
+        else
+            safetensors_write_tensor(writer, items[i].tensor, items[i].tensor->dtype);
+    return ST_OK;
+}
+
 Status tensors_save(const char *path, const CheckpointItem *items, size_t n) {
     SafetensorsWriter *writer;
     TRY(safetensors_writer_new(path, &writer));
     for (size_t i = 0; i < n; i++)
         safetensors_declare(writer, items[i].name, items[i].tensor->dtype, items[i].tensor->n_dims, items[i].tensor->shape);
-    for (size_t i = 0; i < n; i++) safetensors_write_tensor(writer, items[i].tensor, items[i].tensor->dtype);
-    return safetensors_commit(writer);
+    Status status = write_items(writer, items, n);
+    if (status == ST_OK) return safetensors_commit(writer);
+    safetensors_abandon(writer);
+    return status;
 }
 
 static Status write_json(const char *path, const json_t *json) {
@@ -285,6 +313,19 @@ Status checkpoint_find_up_to(const char *dir, int64_t last, int64_t *step) {
     return status;
 }
 
+static Status read_pieces(const CheckpointItem *item, const StoredTensor *stored) {
+    const int64_t count = tensor_count(item->tensor);
+    void *values = malloc(dtype_bytes(item->tensor->dtype, PIECE_ELEMENTS));
+    Status status = values ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a checkpoint");
+    for (int64_t at = 0; at < count && status == ST_OK; at += PIECE_ELEMENTS) {
+        int64_t n = MIN((int64_t)PIECE_ELEMENTS, count - at);
+        memcpy(values, (const char *)stored->data + dtype_bytes(item->tensor->dtype, at), dtype_bytes(item->tensor->dtype, n));
+        status = item->write(item, at, n, values);
+    }
+    free(values);
+    return status;
+}
+
 static Status fill_item(const WeightFile *set, const CheckpointItem *item, const char *path) {
     const StoredTensor *stored = weight_file_find(set, item->name);
     Tensor *tensor = item->tensor;
@@ -293,7 +334,7 @@ static Status fill_item(const WeightFile *set, const CheckpointItem *item, const
     for (int d = 0; same && d < tensor->n_dims; d++) same = stored->shape[d] == tensor->shape[d];
     char wanted[96];
     if (!same) return status_fail(ST_INPUT, "tensor '%s' in '%s' has another shape, expected %s", item->name, path, tensor_describe(tensor, wanted));
-    return tensor_upload(tensor, 0, tensor_count(tensor), stored->data);
+    return item->part ? read_pieces(item, stored) : tensor_upload(tensor, 0, tensor_count(tensor), stored->data);
 }
 
 Status tensors_load(const char *path, const CheckpointItem *items, size_t n) {

@@ -9,10 +9,16 @@
 /* A checkpoint consists of named tensors and a JSON object of counters in checkpoints/step-N/: tensors.safetensors, state.json and, written last,
  * manifest.json with the size and CRC-32 of both, the length of metrics.jsonl and the recipe's fingerprint. It is written to a temporary folder,
  * synced and renamed. Damaged or incomplete ones are never used; the newest complete one is. */
-typedef struct CheckpointItem {
+typedef struct CheckpointItem CheckpointItem;
+struct CheckpointItem {
     const char *name;
-    Tensor *tensor;
-} CheckpointItem;
+    Tensor *tensor; /* with `part`: only its dtype and shape */
+    /* A tensor that this process does not have as a whole: functions that give (read) or take (write) its elements at .. at + n - 1, called in order
+     * from the first to the last element. NULL: an ordinary tensor. */
+    void *part;
+    Status (*read)(const CheckpointItem *item, int64_t at, int64_t n, void *values);
+    Status (*write)(const CheckpointItem *item, int64_t at, int64_t n, void *values);
+};
 /* The same list as one safetensors file. It is written atomically and read by name: ST_INPUT when a tensor is missing, has another shape, or the
  * file has others. */
 Status tensors_save(const char *path, const CheckpointItem *items, size_t n);

@@ -2,6 +2,7 @@
 /* Memory that training will take, before its first step. */
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
+#include "lib/parallel/lanes.h"
 #include "lib/train/memory.h"
 #include "lib/train/train.h"
 
@@ -66,6 +67,8 @@ static Status memory_measure(const MemoryTask *task, size_t resident, TrainMemor
         .packed = model.packed,
         .gradients = model.gradients,
         .optimizer = optimizer_bytes(&optimizer, &task->model->params),
+        .lanes = task->lanes,
+        .messages = task->messages,
         .best = task->recipe->train_early_stopping > 0 ? params_copies_bytes(&task->model->params, 1) : 0,
         .checkpointing = task->model->checkpointing,
     };
@@ -73,8 +76,8 @@ static Status memory_measure(const MemoryTask *task, size_t resident, TrainMemor
     memory->baseline = (resident > loaded ? resident - loaded : 0) + FIRST_TIME;
     TRY(plan_activations(task, memory));
     memory->scratch = tape_device(task->tape)->workspace_bytes(tape_device(task->tape));
-    memory->total =
-        loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->baseline + beside(task);
+    memory->total = loaded + memory->packed + memory->optimizer + memory->lanes + memory->messages + memory->best + memory->activations +
+                    memory->scratch + memory->baseline + beside(task);
     return ST_OK;
 }
 
@@ -189,7 +192,8 @@ static bool read_choice(const char *run_dir, Checkpointing *checkpointing, int64
 
 /* What is still to be allocated: weights and gradients already are. */
 static size_t still_needed(const TrainMemory *memory) {
-    return memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->rollout;
+    return memory->packed + memory->optimizer + memory->lanes + memory->messages + memory->best + memory->activations + memory->scratch +
+           memory->rollout;
 }
 
 /* Plans by the recipe. Only the cached probabilities of a trained head, which save time, are dropped when the machine lacks the memory. */
@@ -216,8 +220,16 @@ static Status memory_choose(const MemoryTask *task, const char *run_dir, TrainMe
     return memory_fit(task, resident, memory);
 }
 
+/* Parts change the rounding of sums, so all ranks take the same ones. */
+static Status follow_choice(const MemoryTask *task, TrainMemory *memory) {
+    int64_t choice[] = {(int64_t)memory->checkpointing, memory->part_tokens};
+    TRY(comm_broadcast(task->comm, COMM_CONTROL, "parts of a step", 0, choice, sizeof choice));
+    return comm_rank(task->comm) == 0 ? ST_OK : try_choice(task, (size_t)memory_resident(), (Checkpointing)choice[0], choice[1], memory);
+}
+
 Status train_memory_plan(const MemoryTask *task, const char *run_dir, TrainMemory *memory) {
-    TRY(memory_choose(task, run_dir, memory));
+    if (comm_rank(task->comm) == 0) TRY(memory_choose(task, run_dir, memory));
+    if (comm_size(task->comm) > 1) TRY(follow_choice(task, memory));
     tape_reserve(task->tape, &memory->tape_bytes);
     return ST_OK;
 }
@@ -225,7 +237,8 @@ Status train_memory_plan(const MemoryTask *task, const char *run_dir, TrainMemor
 Status train_memory_check_weights(const Recipe *recipe, int64_t n_weights) {
     OptimizerConfig optimizer;
     TRY(recipe_optimizer(recipe, &optimizer));
-    double copies = 2 + optimizer_find(optimizer.name)->states(&optimizer) + (recipe->train_early_stopping > 0),
+    Lanes lanes = lanes_of(recipe->parallel_lanes, recipe->train_gradient_accumulation_steps, recipe->has_lora, 1);
+    double copies = 2 + lane_buffers(0, lanes.n) + optimizer_find(optimizer.name)->states(&optimizer) + (recipe->train_early_stopping > 0),
            need = copies * (double)n_weights * (double)sizeof(float);
     uint64_t left = memory_available();
     if (need <= (double)left) return ST_OK;
@@ -250,10 +263,10 @@ void train_memory_describe(const TrainMemory *memory, Str *text) {
         const char *name;
         size_t bytes;
     } parts[] = {
-        {"mapped weights", memory->mapped},   {"weights", memory->weights},     {"packed weights", memory->packed},
-        {"gradients", memory->gradients},     {"optimizer", memory->optimizer}, {"best weights", memory->best},
-        {"activations", memory->activations}, {"scratch", memory->scratch},     {"sampling", memory->rollout},
-        {"experience", memory->experience},   {"program", memory->baseline},
+        {"mapped weights", memory->mapped},   {"weights", memory->weights},   {"packed weights", memory->packed}, {"gradients", memory->gradients},
+        {"partial sums", memory->lanes},      {"messages", memory->messages}, {"optimizer", memory->optimizer},   {"best weights", memory->best},
+        {"activations", memory->activations}, {"scratch", memory->scratch},   {"sampling", memory->rollout},      {"experience", memory->experience},
+        {"program", memory->baseline},
     };
     char bytes[32];
     str_printf(text, "%s", format_bytes((double)memory->total, bytes));
@@ -277,6 +290,8 @@ void train_memory_write(JsonWriter *w, const TrainMemory *memory) {
     jw_int(w, "weights", (int64_t)memory->weights);
     jw_int(w, "packed", (int64_t)memory->packed);
     jw_int(w, "gradients", (int64_t)memory->gradients);
+    if (memory->lanes) jw_int(w, "lanes", (int64_t)memory->lanes);
+    if (memory->messages) jw_int(w, "messages", (int64_t)memory->messages);
     jw_int(w, "optimizer", (int64_t)memory->optimizer);
     jw_int(w, "best", (int64_t)memory->best);
     jw_int(w, "activations", (int64_t)memory->activations);

@@ -3,6 +3,7 @@
 #ifndef TUNE_TRAIN_MEMORY_H
 #define TUNE_TRAIN_MEMORY_H
 
+#include "lib/comm/comm.h"
 #include "lib/model/model.h"
 #include "lib/recipe/recipe.h"
 
@@ -10,6 +11,7 @@
 typedef struct TrainMemory {
     size_t mapped; /* frozen weights in a mapped file: the system may reclaim these pages and read them again */
     size_t weights, packed, gradients, optimizer, best, activations; /* best: the weights of the best evaluation (early stopping) */
+    size_t lanes, messages;                                          /* partial sums of gradients (lanes.h); gradients on their way over ranks */
     size_t scratch;                                                  /* workspaces of kernels */
     size_t rollout;              /* sampling: key/value cache, activations of a step, logits; 0 without sampling */
     size_t experience;           /* environments and their transitions; 0 without environments */
@@ -24,6 +26,8 @@ typedef struct MemoryTask {
     const Recipe *recipe;
     Model *model;
     Tape *tape;
+    size_t lanes, messages; /* bytes, as of TrainMemory */
+    Comm *comm;             /* the ranks that train together: they follow the choice of rank 0; NULL: one process */
     void *context;
     /* Forward and backward of the largest step, on a device that computes nothing. */
     Status (*largest)(void *context, Tape *meta);

@@ -128,6 +128,12 @@ Checkpointing recipe_checkpointing(const Recipe *recipe) {
     return kinds[recipe->train_checkpointing];
 }
 
+ShardKind recipe_shard(const Recipe *recipe) {
+    const char *shard = recipe->parallel_shard;
+    if (strcmp(shard, "optimizer") == 0 || strcmp(shard, "zero-1") == 0) return SHARDS_OPTIMIZER;
+    return strcmp(shard, "gradients") == 0 || strcmp(shard, "zero-2") == 0 ? SHARDS_GRADIENTS : SHARDS_NONE;
+}
+
 DType recipe_compute(const Recipe *recipe) {
     if (recipe->model_compute == MODEL_COMPUTE_AUTO) return compute_auto();
     return recipe->model_compute == MODEL_COMPUTE_BF16 ? DT_BF16 : DT_F32;

@@ -9,6 +9,7 @@
 #define TUNE_TRAIN_H
 
 #include "lib/model/model.h"
+#include "lib/train/accumulator.h"
 #include "lib/recipe/recipe.h"
 #include "lib/tensor/compute.h"
 
@@ -21,6 +22,8 @@ Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config); /* ST_CO
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config);
 /* recipe_schedule without its checks and messages, for a schedule that was checked. */
 ScheduleConfig recipe_schedule_over(const Recipe *recipe, int64_t total_steps);
+/* parallel.shard. */
+ShardKind recipe_shard(const Recipe *recipe);
 DType recipe_compute(const Recipe *recipe);               /* auto: bf16 only if the processor multiplies bf16 natively */
 Checkpointing recipe_checkpointing(const Recipe *recipe); /* train.checkpointing */
 /* Calls recipe_unread for each key that the recipe sets and that only other optimisers or schedules read; and for train.save_dtype if there is a lora

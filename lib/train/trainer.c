@@ -3,6 +3,7 @@
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "lib/run/run_parts.h"
+#include "lib/train/rank_checkpoint.h"
 #include "lib/train/stepper.h"
 #include "lib/train/trained_model.h"
 #include "lib/train/trainer_parts.h"
@@ -28,9 +29,15 @@ typedef struct Loop {
     Run *run;
     Params *params;
     Stepper stepper;
+    Accumulator accumulator;
+    LossSums *records; /* of each leaf of a step, each followed by the objective's numbers */
+    size_t record_size, n_numbers;
+    double divisor;   /* of the step's losses */
+    bool interrupted; /* a rank is to end after this step */
     Arena *arena;
     CheckpointItem *items;
     size_t n_items;
+    RankCheckpoint checkpoint;
     Tensor **best; /* copies of the trained tensors, in list order; NULL without early stopping */
     State state;
     int64_t saved_step; /* of the newest checkpoint; -1 = none */
@@ -51,7 +58,7 @@ static size_t count_trained(const Params *params) {
 static Status add_item(Loop *loop, const char *kind, const Param *param, Tensor *tensor) {
     const char *name = arena_printf(loop->arena, "%s/%s", kind, param->name);
     if (!name) return ST_RESOURCE;
-    loop->items[loop->n_items++] = (CheckpointItem){name, tensor};
+    loop->items[loop->n_items++] = (CheckpointItem){.name = name, .tensor = tensor};
     return ST_OK;
 }
 
@@ -62,9 +69,17 @@ static Status copy_of(Loop *loop, const Tensor *tensor, Tensor **copy) {
     return ST_OK;
 }
 
+/* A state of the optimiser, of which this process may have a part only. */
+static Status add_state(Loop *loop, const char *kind, const Param *param, size_t k, Tensor *state) {
+    const char *name = arena_printf(loop->arena, "%s/%s", kind, param->name);
+    if (!name) return ST_RESOURCE;
+    return rank_checkpoint_part(&loop->checkpoint, name, k, state, loop->arena, &loop->items[loop->n_items++]);
+}
+
 static Status collect_items(Loop *loop) {
     static const char *const state_names[OPTIMIZER_MAX_STATES] = {"state0", "state1"};
-    size_t n = count_trained(loop->params), k = 0;
+    size_t n = count_trained(loop->params), k = 0, place = 0;
+    int n_states = optimizer_find(loop->stepper.optimizer.name)->states(&loop->stepper.optimizer);
     bool keep_best = loop->recipe->train_early_stopping > 0;
     loop->items = arena_alloc(loop->arena, n * (2 + OPTIMIZER_MAX_STATES) * sizeof *loop->items);
     loop->best = keep_best ? arena_zero(loop->arena, n * sizeof *loop->best) : NULL;
@@ -74,8 +89,10 @@ static Status collect_items(Loop *loop) {
         const Param *param = &loop->params->items[i];
         if (!param->trained) continue;
         TRY(add_item(loop, "weight", param, param->tensor));
-        for (int s = 0; s < OPTIMIZER_MAX_STATES; s++)
-            if (param->state[s]) TRY(add_item(loop, state_names[s], param, param->state[s]));
+        for (int s = 0; s < n_states; s++)
+            TRY((param->divided ? add_state(loop, state_names[s], param, place, param->state[s])
+                                : add_item(loop, state_names[s], param, param->state[s])));
+        place++;
         if (!keep_best) continue;
         TRY(copy_of(loop, param->tensor, &loop->best[k]));
         TRY(add_item(loop, "best", param, loop->best[k++]));
@@ -118,8 +135,7 @@ static Status save_checkpoint(Loop *loop) {
     Status status = json_object_set_new(json, "inputs", run_inputs_to_json(loop->trainer->inputs)) == 0
                         ? ST_OK
                         : status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-    if (status == ST_OK)
-        status = checkpoint_save(loop->run, loop->state.step, loop->items, loop->n_items, json, loop->recipe->train_keep_checkpoints);
+    if (status == ST_OK) status = rank_checkpoint_save(&loop->checkpoint, loop->state.step, json, loop->recipe->train_keep_checkpoints);
     json_decref(json);
     if (status == ST_OK) loop->saved_step = loop->state.step;
     return status;
@@ -143,10 +159,10 @@ static void go_on(Loop *loop) {
 
 static Status load_checkpoint(Loop *loop) {
     Run *run = loop->run;
-    int64_t step = run_step(run);
-    if (step < 0) return ST_OK;
+    int64_t step;
     json_t *json;
-    TRY(checkpoint_load(run, step, loop->items, loop->n_items, &json));
+    TRY(rank_checkpoint_load(&loop->checkpoint, &step, &json));
+    if (step < 0) return ST_OK;
     Status status = run_check_inputs(run, loop->trainer->inputs, json);
     if (status == ST_OK) status = state_from_json(json, &loop->state);
     json_decref(json);
@@ -157,8 +173,11 @@ static Status load_checkpoint(Loop *loop) {
     return status;
 }
 
+/* After a failure; other ranks may not answer any more. */
 static Status save_whole_step(void *context) {
     Loop *loop = context;
+    if (loop->trainer->ranks > 1 && loop->trainer->division.divided) return ST_OK;
+    loop->checkpoint.comm = NULL;
     return loop->state.step > 0 && !loop->torn ? save_checkpoint(loop) : ST_OK;
 }
 
@@ -170,22 +189,22 @@ static Status interrupted(Loop *loop) {
 /* ---- losses and weights that are not finite ---- */
 
 /* Describes the rows of one batch, or of the entire step when `batch` is -1. */
-static void describe_rows(const Loop *loop, int64_t step, int64_t batch, int64_t n_batches, Str *text) {
+static void describe_rows(const Loop *loop, int64_t step, int64_t batch, Str *text) {
     if (batch >= 0) {
         trainer_describe(loop->trainer, step, batch, text);
         return;
     }
-    for (int64_t i = 0; i < n_batches && text->len < 400; i++) {
+    for (int64_t i = 0; i < loop->trainer->n_batches && text->len < 400; i++) {
         if (i > 0) str_append(text, ", ");
         trainer_describe(loop->trainer, step, i, text);
     }
 }
 
-static Status not_finite(const Loop *loop, const char *what, int64_t batch, int64_t n_batches) {
+static Status not_finite(const Loop *loop, const char *what, int64_t batch) {
     const Param *weight = params_nonfinite(loop->params, false), *gradient = weight ? NULL : params_nonfinite(loop->params, true);
     int64_t step = loop->state.step;
     Str rows = {0};
-    describe_rows(loop, step, batch, n_batches, &rows);
+    describe_rows(loop, step, batch, &rows);
     Str text = {0};
     str_printf(&text, "%s is not finite in step %lld", what, (long long)step + 1);
     if (weight) str_printf(&text, ": weight '%s' holds a NaN or an infinity", weight->name);
@@ -206,26 +225,68 @@ typedef struct StepResult {
     Metrics metrics;
 } StepResult;
 
-static Status accumulate(Loop *loop, StepResult *result, int64_t *n_batches) {
+static LossSums *record_of(const Loop *loop, int64_t leaf) { return (LossSums *)((char *)loop->records + (size_t)leaf * loop->record_size); }
+
+static double *numbers_of(const Loop *loop) {
+    size_t n;
+    return loop->n_numbers ? loop->trainer->objective->numbers(loop->trainer, &n) : NULL;
+}
+
+static void clear_numbers(double *numbers, size_t n) {
+    for (size_t i = 0; i < n; i++) numbers[i] = 0;
+}
+
+/* Forward and backward of one leaf. Ranks end a step together: see accumulator_vote. */
+static Status train_leaf(void *context, int64_t leaf, const TapeWatch *watch) {
+    Loop *loop = context;
     Trainer *trainer = loop->trainer;
-    double divisor;
+    LossSums *sums = record_of(loop, leaf);
+    double *numbers = numbers_of(loop);
+    if (trainer->ranks == 1 && interrupt_requested()) return ST_INTERRUPTED;
+    tape_reset(trainer->tape);
+    clear_numbers(numbers, loop->n_numbers);
+    *sums = (LossSums){0};
+    comm_phase(trainer->comm, loop->state.step + 1, "leaf", leaf);
+    trainer->watch = watch;
+    Status status = rows_train(trainer, loop->state.step, leaf, loop->divisor, sums);
+    trainer->watch = NULL;
+    tape_watch(trainer->tape, NULL);
+    TRY(status);
+    if (numbers) memcpy(sums + 1, numbers, loop->n_numbers * sizeof *numbers);
+    return isfinite(sums->loss_sum) ? ST_OK : not_finite(loop, "the loss", leaf / trainer->lanes.cuts);
+}
+
+/* Adds what the leaves gave, in order. */
+static void add_records(Loop *loop, int64_t n_leaves, LossSums *sums) {
+    double *numbers = numbers_of(loop);
+    clear_numbers(numbers, loop->n_numbers);
+    for (int64_t leaf = 0; leaf < n_leaves; leaf++) {
+        const LossSums *of_leaf = record_of(loop, leaf);
+        const double *more = (const double *)(of_leaf + 1);
+        sums->loss_sum += of_leaf->loss_sum;
+        sums->count += of_leaf->count;
+        sums->tokens += of_leaf->tokens;
+        sums->loss_tokens += of_leaf->loss_tokens;
+        for (size_t i = 0; i < loop->n_numbers; i++) numbers[i] += more[i];
+    }
+}
+
+static Status accumulate(Loop *loop, StepResult *result) {
+    Trainer *trainer = loop->trainer;
+    Leaves leaves = {.run = train_leaf, .context = loop};
     profile_lap(NULL);
-    Status begun = rows_begin(trainer, loop->state.step, n_batches, &divisor);
+    Status begun = rows_begin(trainer, loop->state.step, &leaves.n, &loop->divisor);
     if (begun == ST_INTERRUPTED) return interrupted(loop);
     TRY(begun);
     profile_lap("data");
-    for (int64_t batch = 0; batch < *n_batches; batch++) {
-        if (interrupt_requested()) return interrupted(loop);
-        tape_reset(trainer->tape);
-        LossSums sums = {0};
-        TRY(rows_train(trainer, loop->state.step, batch, divisor, &sums));
-        if (!isfinite(sums.loss_sum)) return not_finite(loop, "the loss", batch, *n_batches);
-        result->sums.loss_sum += sums.loss_sum;
-        result->sums.count += sums.count;
-        result->sums.tokens += sums.tokens;
-        result->sums.loss_tokens += sums.loss_tokens;
-    }
-    result->loss = result->sums.loss_sum / divisor;
+    leaves.n_lanes = lanes_in(&trainer->lanes, leaves.n);
+    Status status = accumulator_run(&loop->accumulator, &leaves);
+    if (status == ST_INTERRUPTED) return interrupted(loop);
+    TRY(status);
+    loop->interrupted = trainer->ranks > 1 && interrupt_requested();
+    TRY(accumulator_vote(&loop->accumulator, &leaves, loop->records, loop->record_size, &loop->interrupted));
+    add_records(loop, leaves.n, &result->sums);
+    result->loss = result->sums.loss_sum / loop->divisor;
     return ST_OK;
 }
 
@@ -241,19 +302,21 @@ static void measure_step(const Loop *loop, StepResult *result, double norm, doub
     metric_set(metrics, "tokens_per_second", (double)result->sums.tokens / fmax(result->seconds, 1e-9));
     metric_set(metrics, "epoch", data_plan_epochs(&trainer->order, loop->state.step));
     if (trainer->objective->metrics) trainer->objective->metrics(trainer, metrics);
+    if (trainer->objective->step_metrics) trainer->objective->step_metrics(trainer, metrics);
 }
 
 static Status train_step(Loop *loop, StepResult *result) {
     State *state = &loop->state;
     double began = clock_seconds();
-    int64_t n_batches;
     *result = (StepResult){.metrics.n = 0};
-    TRY(accumulate(loop, result, &n_batches));
-    double norm = stepper_norm(&loop->stepper, loop->params), rate = stepper_rate(&loop->stepper, state->step);
-    if (!isfinite(norm)) return not_finite(loop, "the gradient", -1, n_batches);
+    TRY(accumulate(loop, result));
+    double norm, rate = stepper_rate(&loop->stepper, state->step);
+    TRY(accumulator_norm(&loop->accumulator, 0, &norm));
+    if (!isfinite(norm)) return not_finite(loop, "the gradient", -1);
     TRY(memory_check(ST_OK)); /* rows or gradients may be incomplete */
     loop->torn = true;
     stepper_update(&loop->stepper, loop->params, norm, rate, state->step + 1);
+    TRY(accumulator_share(&loop->accumulator));
     TRY(memory_check(ST_OK));
     loop->torn = false;
     result->seconds = clock_seconds() - began;
@@ -394,6 +457,7 @@ static Status loop_train(Loop *loop) {
         TRY(train_step(loop, &result));
         TRY(write_step(loop, &result));
         report_progress(loop, &result, NULL);
+        if (loop->interrupted) return interrupted(loop);
     }
 }
 
@@ -437,10 +501,24 @@ static Status loop_finish(Loop *loop) {
     return status;
 }
 
+static Status records_init(Loop *loop) {
+    const Trainer *trainer = loop->trainer;
+    size_t most = (size_t)(loop->recipe->train_gradient_accumulation_steps * trainer->lanes.cuts);
+    if (trainer->objective->numbers) trainer->objective->numbers(loop->trainer, &loop->n_numbers);
+    loop->record_size = sizeof *loop->records + loop->n_numbers * sizeof(double);
+    loop->records = arena_zero(loop->arena, most * loop->record_size);
+    return loop->records ? ST_OK : ST_RESOURCE;
+}
+
 static Status loop_start(Loop *loop) {
     TRY(stepper_init(&loop->stepper, loop->recipe, loop->trainer->total_steps));
     TRY(optimizer_init(&loop->stepper.optimizer, loop->params, loop->arena));
+    TRY(accumulator_init(&loop->accumulator, &loop->trainer->division, loop->arena));
+    TRY(records_init(loop));
+    loop->checkpoint = (RankCheckpoint){.comm = loop->trainer->comm, .shards = accumulator_shards(&loop->accumulator, 0), .run = loop->run};
     TRY(collect_items(loop));
+    loop->checkpoint.items = loop->items;
+    loop->checkpoint.n = loop->n_items;
     TRY(load_checkpoint(loop));
     loop->began = clock_seconds();
     loop->began_step = loop->state.step;
@@ -462,9 +540,11 @@ Status trainer_loop(Trainer *trainer) {
     bool started = status == ST_OK;
     if (started) status = loop_train(&loop);
     if (status == ST_OK) status = loop_finish(&loop);
+    if (status != ST_OK && status != ST_INTERRUPTED) (void)comm_fail(trainer->comm, status); /* before the memory of messages is freed */
     if (started && status != ST_OK && status != ST_INTERRUPTED && status != ST_NUMERIC)
         status = run_failed(loop.run, status, save_whole_step, &loop, &loop.saved_step);
     for (size_t i = 0; i < loop.params->n; i++) memset(loop.params->items[i].state, 0, sizeof loop.params->items[i].state);
+    accumulator_release(&loop.accumulator);
     arena_free(loop.arena);
     return status;
 }

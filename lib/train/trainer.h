@@ -6,12 +6,14 @@
  *     return trainer_run(&objective, &sft, config, result);   // output/: metrics.jsonl, checkpoints/, adapter/ or model/
  *
  * A step takes train.gradient_accumulation_steps batches in the epoch's order, each of train.batch_size rows or at most train.batch_tokens tokens
- * (DataPlan). With train.max_memory a batch goes through the model in parts. Everything is a function of (seed, step).
+ * (DataPlan). A batch, or with more lanes than batches each cut of it, is a leaf of the step (lanes.h). With train.max_memory a leaf goes through the
+ * model in parts. Everything is a function of (seed, step).
  */
 #ifndef TUNE_TRAINER_H
 #define TUNE_TRAINER_H
 
 #include "data/data.h"
+#include "lib/train/accumulator.h"
 #include "lib/train/training.h"
 
 typedef struct Trainer Trainer;
@@ -46,8 +48,13 @@ typedef struct Objective {
     /* Adds the losses of the rows to `sums`; in training also d(loss_sum / divisor) to the gradients. The tape has been reset. Computes no values on
      * a device that computes nothing. */
     Status (*batch)(Trainer *trainer, const Pass *pass, LossSums *sums);
+    /* The sums for `metrics` that `batch` adds to, all doubles, *n of them; NULL: none. The trainer computes them leaf by leaf, and adds the leaves. */
+    double *(*numbers)(Trainer *trainer, size_t *n);
+    /* Tokens that a pass over this training row computes; NULL: those of dataset_length. */
+    int64_t (*tokens)(const Trainer *trainer, size_t row);
     /* Adds further metrics of the step or the evaluation that just ended; NULL: there are none, and an evaluation's loss has a perplexity. */
     void (*metrics)(const Trainer *trainer, Metrics *metrics);
+    void (*step_metrics)(const Trainer *trainer, Metrics *metrics); /* the same, of steps alone; may be NULL */
     void (*release)(Trainer *trainer);
     const MetricsReader *reader; /* interprets the metrics for the report; NULL: none */
 } Objective;
@@ -62,16 +69,21 @@ struct Trainer {
     Model *model;
     const Dataset *train, *eval;
     Tape *tape;
-    DataPlan order;      /* of the training rows: the batches of each step */
-    int64_t total_steps; /* optimiser steps */
+    Comm *comm; /* NULL: one process */
+    int rank, ranks;
+    AccumulatorConfig division; /* of each step, over lanes and ranks */
+    DataPlan order;             /* of the training rows: the batches of each step */
+    int64_t total_steps;        /* optimiser steps */
+    Lanes lanes;
     size_t beside;       /* bytes that the objective takes in addition to training; set by Objective.open */
-    int64_t part_tokens; /* a batch is split into passes of at most so many tokens; 0 = no split */
+    int64_t part_tokens; /* a leaf is split into passes of at most so many tokens; 0 = no split */
     TaskInput inputs[TASK_MAX_INPUTS];
     Run *run;
     /* of the step `loaded`: rows of all its batches one after the other, the end of each of its n_batches */
     size_t *rows, *batch_ends;
     int64_t loaded, n_batches;
-    size_t *examples; /* rows of one batch */
+    size_t *examples;       /* rows of one batch */
+    const TapeWatch *watch; /* of the leaf's last pass; NULL: none */
 };
 /* Runs the training from its recipe to its end. ST_CONFIG, ST_INPUT (model, rows), ST_RESOURCE (memory, disk); ST_INTERRUPTED after
  * interrupt_request, with a checkpoint saved; ST_NUMERIC naming step, tensor and rows. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
+#include "lib/train/train.h"
 #include "lib/train/trained_model.h"
 
 void trainer_input(Trainer *trainer, const char *key, uint64_t fingerprint) {
@@ -22,6 +23,25 @@ static Status total_of(Trainer *trainer, const Recipe *recipe, int64_t *steps) {
     return *steps < 0 ? data_plan_total(&trainer->order, recipe->train_epochs, steps) : ST_OK;
 }
 
+/* How lanes and ranks divide a step. */
+static Status plan_division(Trainer *trainer) {
+    const Recipe *recipe = trainer->recipe;
+    const int64_t batches = recipe->train_gradient_accumulation_steps;
+    const ShardKind shard = recipe_shard(recipe);
+    bool rounds = shard >= SHARDS_GRADIENTS && !recipe->has_lora; /* the gradients of an adapter are small */
+    trainer->lanes = lanes_of(rounds ? "leaves" : recipe->parallel_lanes, batches, recipe->has_lora, trainer->ranks);
+    if (trainer->objective->whole_batches) trainer->lanes.cuts = 1;
+    trainer->division = (AccumulatorConfig){.comm = trainer->comm,
+                                            .n_lanes = trainer->lanes.n,
+                                            .fewer = trainer->lanes.leaves,
+                                            .n_rounds = rounds ? batches : 0,
+                                            .divided = shard >= SHARDS_OPTIMIZER,
+                                            .bucket = (size_t)recipe->parallel_bucket << 20,
+                                            .n_models = 1,
+                                            .params = {&trainer->model->params}};
+    return accumulator_divide(&trainer->division);
+}
+
 static Status plan_steps(Trainer *trainer) {
     const Recipe *recipe = trainer->recipe;
     DataOrder order = {.dataset = trainer->train, .seed = (uint64_t)recipe->seed, .shuffle = recipe->data_shuffle};
@@ -29,6 +49,7 @@ static Status plan_steps(Trainer *trainer) {
     trainer->loaded = -1;
     trainer->batch_ends = malloc((size_t)recipe->train_gradient_accumulation_steps * sizeof *trainer->batch_ends);
     if (!trainer->batch_ends) return status_fail(ST_RESOURCE, "out of memory for the batches of a step");
+    TRY(plan_division(trainer));
     TRY(total_of(trainer, recipe, &trainer->total_steps));
     TRY(recipe_check_steps(recipe, trainer->total_steps));
     return trainer->objective->check ? trainer->objective->check(trainer) : ST_OK;
@@ -38,11 +59,26 @@ static Status plan_trainer_memory(Trainer *trainer, TrainMemory *memory) {
     MemoryTask task = {.recipe = trainer->recipe,
                        .model = trainer->model,
                        .tape = trainer->tape,
+                       .lanes = accumulator_lane_bytes(&trainer->division, 0),
+                       .messages = accumulator_message_bytes(&trainer->division, 0),
+                       .comm = trainer->comm,
                        .context = trainer,
                        .beside = &trainer->beside,
                        .largest = rows_largest,
                        .split = trainer->objective->whole_batches ? NULL : rows_split};
     return train_memory_plan(&task, trainer->config->options.resume ? trainer->recipe->output : NULL, memory);
+}
+
+/* Without a number of lanes, more ranks than lanes have a lane each. */
+static void say_lanes(const Trainer *trainer, RunPlan *plan) {
+    const Recipe *recipe = trainer->recipe;
+    Lanes alone = lanes_of(recipe->parallel_lanes, recipe->train_gradient_accumulation_steps, recipe->has_lora, 1);
+    char bytes[32];
+    if (trainer->division.n_rounds || alone.n >= trainer->lanes.n) return;
+    AccumulatorConfig division = trainer->division;
+    division.comm = NULL;
+    run_plan_say(plan, "bits depend on the number of ranks; parallel.lanes=%lld makes them independent, for %s more in one process",
+                 (long long)trainer->lanes.n, format_bytes((double)accumulator_lane_bytes(&division, 0), bytes));
 }
 
 /* What is known of the steps, after what the objective said of the rows. */
@@ -56,8 +92,10 @@ static Status say_steps(Trainer *trainer, RunPlan *plan) {
     run_plan_count(plan, PLAN_BOTH, "steps", steps);
     run_plan_real(plan, PLAN_RECORD, "steps_per_epoch", (double)first.epoch_steps);
     run_plan_count(plan, PLAN_RECORD, "largest_step_tokens", tokens);
+    run_plan_count(plan, PLAN_RECORD, "lanes", trainer->lanes.n);
     run_plan_count(plan, PLAN_PRINT, "largest_batch_tokens", tokens);
     run_plan_model(plan, trainer->recipe, trainer->model, "");
+    say_lanes(trainer, plan);
     run_plan_say(plan, "plan: %lld step%s, %s an epoch, largest batch %lld token%s", (long long)steps, plural(steps),
                  format_number((double)first.epoch_steps, 4, number), (long long)tokens, plural(tokens));
     return ST_OK;
@@ -141,9 +179,16 @@ Status trainer_run(const Objective *objective, void *context, const TrainingConf
                                .train = trainer_train,
                                .release = trainer_release,
                                .results = results,
+                               .over_ranks = true,
                                .has_template = true,
                                .length = trainer_length,
                                .reader = objective->reader};
-    Trainer trainer = {.objective = objective, .context = context, .config = config, .recipe = config->recipe};
+    Trainer trainer = {.objective = objective,
+                       .context = context,
+                       .config = config,
+                       .recipe = config->recipe,
+                       .comm = config->comm,
+                       .rank = comm_rank(config->comm),
+                       .ranks = comm_size(config->comm)};
     return training_run(&kind, &trainer, &trainer.recipe, config, result);
 }

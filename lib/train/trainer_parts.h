@@ -7,10 +7,10 @@
 
 /* ---- trainer_rows.c ---- */
 
-/* Begins `step` (from 0): its number of batches, and the divisor of its losses. */
-Status rows_begin(Trainer *trainer, int64_t step, int64_t *n_batches, double *divisor);
-/* Forward and backward of a batch, part by part. The tape has been reset. */
-Status rows_train(Trainer *trainer, int64_t step, int64_t batch, double divisor, LossSums *sums);
+/* Begins `step` (from 0): its number of leaves, and the divisor of its losses. */
+Status rows_begin(Trainer *trainer, int64_t step, int64_t *n_leaves, double *divisor);
+/* Forward and backward of a leaf, part by part; a leaf may have no rows. The tape has been reset. */
+Status rows_train(Trainer *trainer, int64_t step, int64_t leaf, double divisor, LossSums *sums);
 /* Losses of all held-out rows; the tape does not record. */
 Status rows_evaluate(Trainer *trainer, LossSums *sums);
 /* For MemoryTask; context: the trainer. */

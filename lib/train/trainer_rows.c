@@ -67,14 +67,16 @@ void rows_split(void *context, int64_t most_tokens) { ((Trainer *)context)->part
 static Status run_parts(Trainer *trainer, Pass pass, LossSums *sums) {
     const Dataset *set = pass.held_out ? trainer->eval : trainer->train;
     const size_t *rows = pass.rows, *end = rows + pass.n;
+    const int64_t first_token = pass.dropout.first_token;
     for (pass.rows = rows; pass.rows < end; pass.rows += pass.n) {
         int64_t tokens = dataset_length(set, *pass.rows);
         size_t left = (size_t)(end - pass.rows);
         pass.n = trainer->part_tokens > 0 ? 1 : left;
         while (pass.n < left && (tokens += dataset_length(set, pass.rows[pass.n])) <= trainer->part_tokens) pass.n++;
-        if (pass.held_out && interrupt_requested()) return ST_INTERRUPTED;
-        if (pass.training) pass.dropout.first_token = sums->tokens; /* the same masks however the batch is split */
+        if (pass.held_out && trainer->ranks == 1 && interrupt_requested()) return ST_INTERRUPTED;
+        if (pass.training) pass.dropout.first_token = first_token + sums->tokens; /* the same masks however the batch is split */
         if (pass.held_out || pass.rows > rows) tape_reset(pass.tape);
+        if (pass.rows + pass.n == end) tape_watch(pass.tape, trainer->watch);
         TRY(trainer->objective->batch(trainer, &pass, sums));
     }
     return ST_OK;
@@ -82,15 +84,28 @@ static Status run_parts(Trainer *trainer, Pass pass, LossSums *sums) {
 
 /* ---- a step ---- */
 
-Status rows_begin(Trainer *trainer, int64_t step, int64_t *n_batches, double *divisor) {
+Status rows_begin(Trainer *trainer, int64_t step, int64_t *n_leaves, double *divisor) {
     Pass all = {.tape = trainer->tape, .training = true, .step = step};
     TRY(trainer_rows(trainer, step, &all.rows, &all.n));
-    *n_batches = trainer->n_batches;
+    *n_leaves = trainer->n_batches * trainer->lanes.cuts;
     *divisor = (double)all.n;
     return trainer->objective->begin ? trainer->objective->begin(trainer, &all, divisor) : ST_OK;
 }
 
-Status rows_train(Trainer *trainer, int64_t step, int64_t batch, double divisor, LossSums *sums) {
+/* Reduces a batch to the rows of one of its cuts. */
+static void take_cut(const Trainer *trainer, int64_t cut, Pass *pass) {
+    const int64_t cuts = trainer->lanes.cuts;
+    const Objective *objective = trainer->objective;
+    const size_t *rows = pass->rows;
+    const size_t first = (size_t)lane_begin(cut, cuts, (int64_t)pass->n), end = (size_t)lane_begin(cut + 1, cuts, (int64_t)pass->n);
+    for (size_t i = 0; i < first; i++)
+        pass->dropout.first_token += objective->tokens ? objective->tokens(trainer, rows[i]) : dataset_length(trainer->train, rows[i]);
+    pass->rows = rows + first;
+    pass->n = end - first;
+}
+
+Status rows_train(Trainer *trainer, int64_t step, int64_t leaf, double divisor, LossSums *sums) {
+    int64_t batch = leaf / trainer->lanes.cuts;
     /* dropout: another mask in every batch */
     uint64_t number = (uint64_t)(step * trainer->order.accumulation + batch);
     Pass pass = {.tape = trainer->tape,
@@ -99,6 +114,7 @@ Status rows_train(Trainer *trainer, int64_t step, int64_t batch, double divisor,
                  .step = step,
                  .dropout = {.training = true, .seed = (uint64_t)trainer->recipe->seed, .number = number}};
     TRY(batch_rows(trainer, step, batch, &pass.rows, &pass.n));
+    take_cut(trainer, leaf % trainer->lanes.cuts, &pass);
     return run_parts(trainer, pass, sums);
 }
 
@@ -120,23 +136,69 @@ static Status begin_evaluation(Trainer *trainer, double *divisor) {
     return status;
 }
 
-/* The sums of a batch are added as a whole, so that the loss does not depend on how a batch is split. */
-static Status evaluate_batches(Trainer *trainer, DataPlan *plan, double divisor, size_t **examples, LossSums *sums) {
-    int64_t n_batches;
-    TRY(data_plan_epoch(plan, 0, &n_batches));
-    for (int64_t i = 0; i < n_batches; i++) {
+/* What a batch gives: its losses, and then the objective's numbers. */
+static void read_record(Trainer *trainer, const LossSums *batch, double *record) {
+    size_t n = 0;
+    const double *numbers = trainer->objective->numbers ? trainer->objective->numbers(trainer, &n) : NULL;
+    const double sums[] = {batch->loss_sum, batch->count, (double)batch->tokens, (double)batch->loss_tokens};
+    memcpy(record, sums, sizeof sums);
+    if (n) memcpy(record + COUNT_OF(sums), numbers, n * sizeof *numbers);
+}
+
+static void add_record(Trainer *trainer, const double *record, LossSums *sums) {
+    size_t n = 0;
+    double *numbers = trainer->objective->numbers ? trainer->objective->numbers(trainer, &n) : NULL;
+    sums->loss_sum += record[0];
+    sums->count += record[1];
+    sums->tokens += (int64_t)record[2];
+    sums->loss_tokens += (int64_t)record[3];
+    for (size_t i = 0; i < n; i++) numbers[i] += record[4 + i];
+}
+
+static void clear_numbers(Trainer *trainer) {
+    size_t n = 0;
+    double *numbers = trainer->objective->numbers ? trainer->objective->numbers(trainer, &n) : NULL;
+    for (size_t i = 0; i < n; i++) numbers[i] = 0;
+}
+
+/* Ranks take turns with the batches. An interruption ends the turns of its rank. */
+static Status run_batches(Trainer *trainer, DataPlan *plan, int64_t n_batches, double divisor, size_t **examples, double *records, size_t size) {
+    for (int64_t i = trainer->rank; i < n_batches; i += trainer->ranks) {
         Pass pass = {.tape = trainer->tape, .held_out = true, .divisor = divisor};
         LossSums batch = {0};
+        if (trainer->ranks > 1 && interrupt_requested()) return ST_OK;
         TRY(data_plan_batch(plan, 0, i, examples, &pass.n));
         pass.rows = *examples;
         work_at("evaluating on held-out rows, batches", (uint64_t)i, (uint64_t)n_batches);
+        clear_numbers(trainer);
         TRY(run_parts(trainer, pass, &batch));
-        sums->loss_sum += batch.loss_sum;
-        sums->count += batch.count;
-        sums->tokens += batch.tokens;
-        sums->loss_tokens += batch.loss_tokens;
+        read_record(trainer, &batch, records + (size_t)(i / trainer->ranks) * size);
     }
     return ST_OK;
+}
+
+/* The sums of a batch are added as a whole and in order, so that the loss depends neither on how a batch is split nor on the ranks. The records of a
+ * rank, one for each turn, end with whether the rank is to end. */
+static Status evaluate_batches(Trainer *trainer, DataPlan *plan, double divisor, size_t **examples, LossSums *sums) {
+    int64_t n_batches;
+    size_t n_numbers = 0;
+    TRY(data_plan_epoch(plan, 0, &n_batches));
+    if (trainer->objective->numbers) trainer->objective->numbers(trainer, &n_numbers);
+    const size_t ranks = (size_t)trainer->ranks, turns = ((size_t)n_batches + ranks - 1) / ranks, size = 4 + n_numbers, each = turns * size + 1;
+    double *mine = calloc(each, sizeof *mine), *all = ranks > 1 ? malloc(ranks * each * sizeof *all) : mine;
+    Status status = mine && all ? ST_OK : status_fail(ST_RESOURCE, "out of memory for an evaluation");
+    if (status == ST_OK) status = run_batches(trainer, plan, n_batches, divisor, examples, mine, size);
+    if (status == ST_OK && ranks > 1) {
+        mine[each - 1] = interrupt_requested();
+        status = comm_gather_small(trainer->comm, "evaluation", mine, each * sizeof *mine, all);
+        for (size_t r = 0; r < ranks && status == ST_OK; r++)
+            if (all[r * each + each - 1] != 0) status = ST_INTERRUPTED;
+    }
+    clear_numbers(trainer);
+    for (size_t i = 0; status == ST_OK && i < (size_t)n_batches; i++) add_record(trainer, all + i % ranks * each + i / ranks * size, sums);
+    if (ranks > 1) free(all);
+    free(mine);
+    return status;
 }
 
 Status rows_evaluate(Trainer *trainer, LossSums *sums) {

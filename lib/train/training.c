@@ -16,7 +16,7 @@ typedef struct Training {
     void *context;
     const Recipe *const *recipe;
     const TrainingConfig *config;
-    const RunOptions *options;
+    RunOptions options;
     RunPlan plan;
     Run *run;
     bool finished; /* by an earlier process */
@@ -34,6 +34,15 @@ static void warn_of_rate(const Recipe *recipe) {
         "train.learning_rate %g is high where every weight is trained, as without a 'lora' section: 1e-5 to 5e-5 is usual there; was an adapter "
         "meant? lora.rank=16 lora.alpha=32 makes one, lora=null confirms that every weight is meant",
         recipe->train_learning_rate);
+}
+
+/* Tells all ranks whether the run was finished before. */
+static Status agree_on_end(Training *t) {
+    bool finished = t->finished;
+    if (comm_size(t->config->comm) == 1) return ST_OK;
+    TRY(comm_broadcast(t->config->comm, COMM_CONTROL, "end of the run", 0, &finished, sizeof finished));
+    t->finished = finished;
+    return ST_OK;
 }
 
 /* Shown on the terminal before there is a run, then in the run's log. */
@@ -54,14 +63,14 @@ static void tell_length(const Training *t) {
     lengthen_describe(longer, &text);
     if (longer->differs.len > 0)
         log_message(LOG_WARNING, "%s", str_text(&text));
-    else if (t->options->say)
-        t->options->say("%s", str_text(&text));
+    else if (t->options.say)
+        t->options.say("%s", str_text(&text));
     str_release(&text);
 }
 
 /* Checks what the output already contains. A dry run also shows the plan of a finished run. */
 static Status training_check_output(Training *t) {
-    const RunOptions *options = t->options;
+    const RunOptions *options = &t->options;
     if (options->absent) return ST_OK;
     if (options->dry_run && !(options->resume && (*t->recipe)->output)) return ST_OK;
     TRY(run_check(*t->recipe, run_mode(options), &t->finished));
@@ -74,7 +83,7 @@ static Status training_check_output(Training *t) {
 static Status training_prepare(Training *t) {
     RunPlan *plan = &t->plan;
     warn_of_rate(*t->recipe);
-    if (!t->options->dry_run && !t->options->absent) TRY(trained_base_prepare(*t->recipe));
+    if (!t->options.dry_run && !t->options.absent) TRY(trained_base_prepare(*t->recipe));
     TRY(t->kind->open(t->context, plan));
     TRY(plan->status);
     if (t->longer.before) TRY(lengthen_plan(&t->longer, *t->recipe, t->kind, t->context));
@@ -90,7 +99,7 @@ static Status record_plan(const Training *t) {
     const RunPlan *plan = &t->plan;
     JsonWriter w;
     for (size_t i = 0; i < plan->n_lines; i++) run_note(t->run, "%s", plan->lines[i].text);
-    if (!run_started_begin(t->run, *t->recipe, t->options->command, &w)) return ST_OK;
+    if (!run_started_begin(t->run, *t->recipe, t->options.command, &w)) return ST_OK;
     run_plan_write(plan, PLAN_RECORD, &w);
     return run_started_end(t->run, &w);
 }
@@ -139,20 +148,24 @@ static Status refuse_ranks(const Training *t) {
 static Status training_execute(Training *t, TrainResult *result) {
     TRY(refuse_ranks(t));
     TRY(training_check_output(t));
+    TRY(agree_on_end(t));
     if (!t->finished) TRY(training_prepare(t));
-    if (t->options->dry_run) return ST_OK;
-    TRY(run_open_longer(*t->recipe, run_mode(t->options), t->longer.before && !t->longer.idle ? &t->longer : NULL, &t->run));
-    run_say_backup(t->run, t->options);
-    run_resume_by(t->run, t->options->resume_command);
-    t->finished = result->already_finished = run_finished(t->run); /* perhaps by another process meanwhile */
-    if (t->finished) return read_result(t, result);
+    if (t->options.dry_run) return ST_OK;
+    TRY(run_open_longer(*t->recipe, run_mode(&t->options), t->longer.before && !t->longer.idle ? &t->longer : NULL, &t->run));
+    run_say_backup(t->run, &t->options);
+    run_resume_by(t->run, t->options.resume_command);
+    t->finished = run_finished(t->run); /* perhaps by another process meanwhile */
+    TRY(agree_on_end(t));
+    result->already_finished = t->finished;
+    if (t->finished) return run_finished(t->run) ? read_result(t, result) : ST_OK;
     if (run_writes(t->run)) TRY(write_start(t));
     TRY(t->kind->train(t->context, t->run));
     return read_result(t, result);
 }
 
 Status training_run(const TrainingKind *kind, void *context, const Recipe *const *recipe, const TrainingConfig *config, TrainResult *result) {
-    Training training = {.kind = kind, .context = context, .recipe = recipe, .config = config, .options = &config->options};
+    Training training = {.kind = kind, .context = context, .recipe = recipe, .config = config, .options = config->options};
+    training.options.absent |= comm_rank(config->comm) > 0;
     expect_result(kind, result);
     training.plan.arena = arena_new(0);
     Status status = training.plan.arena ? training_execute(&training, result) : status_fail(ST_RESOURCE, "out of memory for the run");

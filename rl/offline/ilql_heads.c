@@ -71,8 +71,8 @@ void ilql_heads_list_state(IlqlHeads *heads, StateList *states) {
 static void ilql_heads_items(const IlqlHeads *heads, CheckpointItem items[2 * HEADS]) {
     for (int i = 0; i < HEADS; i++) {
         const IlqlHead *head = head_at((IlqlHeads *)(uintptr_t)heads, i);
-        items[2 * i] = (CheckpointItem){head->up->name, head->up};
-        items[2 * i + 1] = (CheckpointItem){head->down->name, head->down};
+        items[2 * i] = (CheckpointItem){.name = head->up->name, .tensor = head->up};
+        items[2 * i + 1] = (CheckpointItem){.name = head->down->name, .tensor = head->down};
     }
 }
 

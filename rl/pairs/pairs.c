@@ -452,6 +452,12 @@ void pairs_where(const Pairs *pairs, size_t i, Str *text) {
 
 int64_t pair_row_tokens(const PairRow *row) { return pair_tokens_with(row, NULL); }
 
+int64_t pair_row_computed(const PairRow *row, bool ends) {
+    int64_t n = row->n_prompt;
+    for (int s = 0; s < 2; s++) n += MAX(row->sides[s].n - !ends, 0);
+    return n;
+}
+
 int64_t pair_tokens_with(const PairRow *row, const PairRow *other) {
     return (int64_t)row->n_prompt + (other ? other : row)->sides[0].n + row->sides[1].n;
 }

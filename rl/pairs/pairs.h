@@ -97,5 +97,7 @@ void pair_batch_release(PairBatch *batch);
 /* Number of tokens of the row in a batch. pair_tokens_with: with the first answer of `other` instead of its own, unless NULL. */
 int64_t pair_row_tokens(const PairRow *row);
 int64_t pair_tokens_with(const PairRow *row, const PairRow *other);
+/* Number of its tokens that a pass computes; ends: as in PairBatchOptions. */
+int64_t pair_row_computed(const PairRow *row, bool ends);
 
 #endif

@@ -372,6 +372,17 @@ static Status preference_batch(Trainer *trainer, const Pass *pass, LossSums *sum
     return tape_backward(pass->tape);
 }
 
+static double *preference_numbers(Trainer *trainer, size_t *n) {
+    Preference *p = trainer->context;
+    *n = sizeof p->numbers / sizeof(double);
+    return &p->numbers.pairs;
+}
+
+static int64_t preference_tokens(const Trainer *trainer, size_t row) {
+    const Preference *p = trainer->context;
+    return pair_row_computed(&p->rows.train->rows[row], false);
+}
+
 /* A mean; unknown without any. */
 static void metric_mean(Metrics *metrics, const char *name, double sum, double count) {
     metric_set(metrics, name, count > 0 ? sum / count : (double)NAN);
@@ -497,6 +508,8 @@ Status preference_run(const TrainingConfig *config, TrainResult *result) {
                            .prepare = preference_prepare,
                            .begin = preference_begin,
                            .batch = preference_batch,
+                           .numbers = preference_numbers,
+                           .tokens = preference_tokens,
                            .metrics = preference_metrics,
                            .release = preference_release,
                            .reader = &rl_report_reader};

@@ -3,6 +3,7 @@
 #include "lib/base/system.h"
 #include "rl/pairs/reward_training.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,6 +174,17 @@ static Status reward_training_batch(Trainer *trainer, const Pass *pass, LossSums
     return tape_backward(pass->tape);
 }
 
+static double *reward_training_numbers(Trainer *trainer, size_t *n) {
+    RewardTraining *t = trainer->context;
+    *n = offsetof(RewardNumbers, left_out) / sizeof(double);
+    return &t->numbers.n;
+}
+
+static int64_t reward_training_tokens(const Trainer *trainer, size_t row) {
+    const RewardTraining *t = trainer->context;
+    return pair_row_computed(&t->set.train->rows[row], true);
+}
+
 static void reward_training_metrics(const Trainer *trainer, Metrics *metrics) {
     const RewardTraining *t = trainer->context;
     const RewardNumbers *m = &t->numbers;
@@ -258,6 +270,8 @@ Status reward_training_run(const TrainingConfig *config, TrainResult *result) {
                                         .open = reward_training_open,
                                         .begin = reward_training_begin,
                                         .batch = reward_training_batch,
+                                        .numbers = reward_training_numbers,
+                                        .tokens = reward_training_tokens,
                                         .metrics = reward_training_metrics,
                                         .release = reward_training_release,
                                         .reader = &rl_report_reader};

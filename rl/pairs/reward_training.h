@@ -23,7 +23,7 @@ typedef struct RewardNumbers {
     double chosen, rejected;                 /* numbers of chosen and of rejected scores */
     double rewards_chosen, rewards_rejected; /* sums of chosen and of rejected scores */
     Calibration calibration;
-    int64_t left_out; /* rows without a signal: PairDrop */
+    int64_t left_out; /* last, after the doubles: rows without a signal: PairDrop */
 } RewardNumbers;
 
 /* Runs the training. data.format, or the first row of data.train, decides between pairs and steps. Writes output/adapter/ (PEFT, task SEQ_CLS) or

@@ -28,6 +28,19 @@ static bool corrects_sampler(const TextRl *rl) { return rl->recipe->rl_sampler_c
 
 static bool adapts_kl(const TextRl *rl) { return rl->reference && !isnan(rl->recipe->rl_adaptive_kl); }
 
+/* Divides sequences into passes, each of a multiple of `unit` sequences. Returns the number of passes. */
+static int64_t find_passes(TextRl *rl, int64_t first, int64_t end, int64_t unit) {
+    const Experience *e = &rl->step.experience;
+    int64_t n_passes = 0;
+    for (int64_t i = first, n; i < end; i += n) {
+        n = text_pass_fit(&rl->pass, e, i, end);
+        n = MAX(n - n % unit, unit);
+        rl->passes[n_passes++] = i;
+    }
+    rl->passes[n_passes] = end;
+    return n_passes;
+}
+
 /* ---- passes without gradients: log-probs and values under the current policy, or under the reference ---- */
 
 typedef struct Wanted {
@@ -38,17 +51,18 @@ static double *at(double *array, int64_t i) { return array ? array + i : NULL; }
 
 static Status text_learn_forward_only(TextRl *rl, const Model *model, const Wanted *wanted) {
     Experience *e = &rl->step.experience;
+    double *const arrays[] = {wanted->logprobs, wanted->values, wanted->final_values};
+    const int64_t n_passes = find_passes(rl, 0, e->n, 1), ranks = comm_size(rl->config->comm), rank = comm_rank(rl->config->comm);
     Status status = ST_OK;
     tape_record(rl->pass.tape, false);
-    for (int64_t i = 0, n; i < e->n && status == ST_OK; i += n) {
-        int64_t begin = e->begin[i];
+    for (int64_t i = rank * n_passes / ranks; i < (rank + 1) * n_passes / ranks && status == ST_OK; i++) {
+        int64_t first = rl->passes[i], begin = e->begin[first];
         TextResults results = {
             .logprobs = at(wanted->logprobs, begin), .values = at(wanted->values, begin), .final_values = at(wanted->final_values, begin)};
-        n = text_pass_fit(&rl->pass, e, i, e->n);
-        status = interrupt_requested() ? ST_INTERRUPTED : text_pass_forward(&rl->pass, model, e, i, n, &results);
+        status = interrupt_requested() ? ST_INTERRUPTED : text_pass_forward(&rl->pass, model, e, first, rl->passes[i + 1] - first, &results);
     }
     tape_record(rl->pass.tape, true);
-    return status;
+    return status == ST_OK ? text_share_tokens(rl, rl->passes, n_passes, arrays, COUNT_OF(arrays)) : status;
 }
 
 static Status ask_reference(TextRl *rl) {
@@ -280,12 +294,17 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
 
 static Status update_weights(TextRl *rl, Sums *sums) {
     Params *params = &rl->model->params;
-    double norm = stepper_norm(&rl->stepper, params), rate = stepper_rate(&rl->stepper, rl->counts.updates);
+    double norm, value_norm = 0, rate = stepper_rate(&rl->stepper, rl->counts.updates);
+    bool own = rl->value && rl->value->own;
+    TRY(accumulator_norm(&rl->accumulator, 0, &norm));
+    if (own) TRY(accumulator_norm(&rl->accumulator, 1, &value_norm));
     if (!isfinite(norm)) return not_finite(rl, "gradient");
     stepper_update(&rl->stepper, params, norm, rate, rl->counts.updates + 1);
     sums->grad_norm += norm;
-    if (rl->value) sums->value_grad_norm += text_value_update(rl->value, rl->recipe, &rl->stepper, rate, rl->counts.updates + 1);
+    if (own) text_value_update(rl->value, rl->recipe, &rl->stepper, value_norm, rate, rl->counts.updates + 1);
+    sums->value_grad_norm += value_norm;
     if (!isfinite(sums->value_grad_norm)) return not_finite(rl, "gradient of the values");
+    TRY(accumulator_share(&rl->accumulator));
     sums->updates++;
     rl->counts.updates++;
     return ST_OK;
@@ -295,9 +314,84 @@ static Status update_weights(TextRl *rl, Sums *sums) {
 static bool moved_too_far(TextRl *rl, const Sums *sums, const Sums *before) {
     double tokens = (double)(sums->tokens - before->tokens);
     if (isnan(rl->recipe->rl_target_kl) || sums->approx_kl - before->approx_kl <= 1.5 * rl->recipe->rl_target_kl * tokens) return false;
-    params_zero_grad(&rl->model->params);
-    if (rl->value && rl->value->own) params_zero_grad(&rl->value->model->params);
+    accumulator_drop(&rl->accumulator);
     return true;
+}
+
+/* ---- passes as leaves of an optimiser step ---- */
+
+int64_t text_lanes(const TextRl *rl, int64_t n_passes) {
+    const Lanes lanes = lanes_of(rl->recipe->parallel_lanes, n_passes, rl->recipe->has_lora, comm_size(rl->division.comm));
+    return lanes_in(&lanes, n_passes);
+}
+
+Status text_division_init(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    rl->passes = arena_alloc(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations + 1) * sizeof *rl->passes);
+    return rl->passes ? accumulator_init(&rl->accumulator, &rl->division, rl->arena) : ST_RESOURCE;
+}
+
+/* What a pass gives: sums over it. */
+typedef struct PassRecord {
+    Sums sums;
+    PairMeans pairs;
+} PassRecord;
+
+typedef struct Learning {
+    TextRl *rl;
+    PolicyLossConfig *loss;
+    bool fresh;          /* the policy is the one that sampled */
+    bool first;          /* no optimiser step has been taken on these rollouts */
+    PassRecord *records; /* of each pass */
+} Learning;
+
+/* Forward and backward of a pass. After the first optimiser step the others are finished: a half-done step could not be repeated. */
+static Status learn_pass(void *context, int64_t i, const TapeWatch *watch) {
+    Learning *learning = context;
+    TextRl *rl = learning->rl;
+    PassRecord *record = &learning->records[i];
+    if (learning->first && rl->accumulator.size == 1 && interrupt_requested()) return ST_INTERRUPTED;
+    record->sums = (Sums){.diff = (double)NAN};
+    rl->step.pair_means = (PairMeans){0};
+    tape_watch(rl->pass.tape, watch);
+    Status status = learn_from(rl, rl->passes[i], rl->passes[i + 1] - rl->passes[i], learning->loss, learning->fresh, &record->sums);
+    tape_watch(rl->pass.tape, NULL);
+    record->pairs = rl->step.pair_means;
+    return status;
+}
+
+static void add_pairs(PairMeans *sums, const PairMeans *pass) {
+    sums->pairs += pass->pairs;
+    sums->rewards_chosen += pass->rewards_chosen, sums->rewards_rejected += pass->rewards_rejected;
+    sums->margin += pass->margin, sums->accuracy += pass->accuracy;
+    sums->logps_chosen += pass->logps_chosen, sums->logps_rejected += pass->logps_rejected;
+}
+
+static void add_pass(Sums *sums, const Sums *pass) {
+    sums->loss += pass->loss, sums->kl += pass->kl, sums->entropy += pass->entropy;
+    sums->clipped += pass->clipped, sums->approx_kl += pass->approx_kl;
+    sums->value_loss += pass->value_loss, sums->value_clipped += pass->value_clipped;
+    sums->diff = fmax(sums->diff, pass->diff);
+    sums->tokens += pass->tokens, sums->ratios += pass->ratios;
+}
+
+/* Forward and backward of all passes of an optimiser step. */
+static Status learn_passes(TextRl *rl, int64_t n_passes, PolicyLossConfig *loss, bool fresh, Sums *sums) {
+    PassRecord *records = calloc((size_t)n_passes, sizeof *records);
+    Learning learning = {rl, loss, fresh, sums->updates == 0, records};
+    Leaves leaves = {.n = n_passes, .n_lanes = text_lanes(rl, n_passes), .run = learn_pass, .context = &learning};
+    PairMeans pairs = rl->step.pair_means;
+    bool interrupted = false; /* ranks finish the step */
+    Status status = records ? accumulator_run(&rl->accumulator, &leaves) : status_fail(ST_RESOURCE, "out of memory for the passes of a step");
+    if (status == ST_INTERRUPTED) accumulator_drop(&rl->accumulator);
+    if (status == ST_OK) status = accumulator_vote(&rl->accumulator, &leaves, records, sizeof *records, &interrupted);
+    for (int64_t i = 0; i < n_passes && status == ST_OK; i++) {
+        add_pass(sums, &records[i].sums);
+        add_pairs(&pairs, &records[i].pairs);
+    }
+    rl->step.pair_means = pairs;
+    free(records);
+    return status;
 }
 
 /* One optimiser step on the sequences first .. end - 1, which are complete groups, so that they share prompts. */
@@ -310,15 +404,7 @@ static Status learn_minibatch(TextRl *rl, int64_t first, int64_t end, bool fresh
     for (int64_t t = e->begin[first]; t < e->begin[end]; t++) loss.total_tokens += e->trained[t];
     if (loss.total_tokens == 0) return ST_OK;
     if (rl->algorithm->paired) text_pairs_begin(rl, first, end);
-    for (int64_t i = first, n; i < end; i += n) {
-        if (sums->updates == 0 && interrupt_requested()) { /* later the step is finished first: a half-done step could not be repeated */
-            params_zero_grad(&rl->model->params);
-            return ST_INTERRUPTED;
-        }
-        n = text_pass_fit(&rl->pass, e, i, end);
-        if (rl->algorithm->paired) n = MAX(n - n % 2, 2);
-        TRY(learn_from(rl, i, n, &loss, fresh, sums));
-    }
+    TRY(learn_passes(rl, find_passes(rl, first, end, rl->algorithm->paired ? 2 : 1), &loss, fresh, sums));
     *stop = moved_too_far(rl, sums, &before);
     return *stop ? ST_OK : update_weights(rl, sums);
 }

@@ -134,17 +134,40 @@ static void text_memory_split(void *context, int64_t most_tokens) {
     largest->rl->pass.max_tokens = most_tokens > 0 ? MIN(most_tokens, largest->pass_tokens) : largest->pass_tokens;
 }
 
+/* The most passes of an optimiser step. A pass has at least as many sequences as fit of the longest ones, each with a prompt of its own; with
+ * train.max_memory perhaps one. */
+static int64_t most_passes(const TextRl *rl, const Largest *largest) {
+    const Recipe *r = rl->recipe;
+    int64_t groups = (r->rl_prompts_per_step + r->rl_num_minibatches - 1) / r->rl_num_minibatches, least = rl->algorithm->paired ? 2 : 1;
+    int64_t fit = r->train_max_memory ? 0 : largest->pass_tokens / ((int64_t)largest->prompt.ids.n + largest->completion);
+    int64_t sequences = groups * (rl->algorithm->paired ? 2 : r->rl_num_generations), each = MAX(fit - fit % least, least);
+    return (sequences + each - 1) / each;
+}
+
 static Status plan_text_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
+    bool own = rl->value && rl->value->own;
+    rl->division = (AccumulatorConfig){.comm = rl->config->comm,
+                                       .fewer = true,
+                                       .bucket = (size_t)rl->recipe->parallel_bucket << 20,
+                                       .n_models = own ? 2 : 1,
+                                       .params = {&rl->model->params, own ? &rl->value->model->params : NULL}};
+    rl->division.n_lanes = text_lanes(rl, most_passes(rl, largest));
     MemoryTask task = {.recipe = rl->recipe,
                        .model = rl->model,
                        .tape = rl->pass.tape,
+                       .lanes = accumulator_lane_bytes(&rl->division, 0),
+                       .messages = accumulator_message_bytes(&rl->division, 0),
+                       .comm = rl->config->comm,
                        .context = largest,
                        .largest = text_memory_step,
                        .split = text_memory_split,
                        .beside = &largest->sampling};
     TRY(train_memory_plan(&task, rl->config->options.resume ? rl->recipe->output : NULL, memory));
-    size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->stepper.optimizer, &rl->value->model->params) : 0;
+    size_t values = own ? optimizer_bytes(&rl->stepper.optimizer, &rl->value->model->params) : 0;
+    size_t sums = own ? accumulator_lane_bytes(&rl->division, 1) + accumulator_message_bytes(&rl->division, 1) : 0;
     memory->rollout = largest->sampling;
+    memory->lanes += sums;
+    memory->total += sums;
     memory->optimizer += values; /* which is allocated already */
     memory->baseline -= MIN(values, memory->baseline);
     return ST_OK;

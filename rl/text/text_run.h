@@ -6,6 +6,7 @@
 #define TUNE_TEXT_RUN_H
 
 #include "lib/base/tally.h"
+#include "lib/train/accumulator.h"
 #include "rl/loop/loop.h"
 #include "rl/pairs/preference_losses.h"
 #include "rl/loop/reference.h"
@@ -53,6 +54,7 @@ typedef struct PairMeans {
 typedef struct TextStep {
     Experience experience;                                             /* the samples of the step */
     Experience round;                                                  /* the samples of one round */
+    Experience own;                                                    /* of these, the ones that this rank sampled */
     RolloutSums sampled;                                               /* of all samples of the step */
     const PromptRow **asked;                                           /* (prompts_per_step) */
     RewardRow *rows;                                                   /* (sequences) */
@@ -99,7 +101,10 @@ typedef struct TextRl {
     TextValue *value;        /* NULL: no values are learned */
     TextPass pass;
     Stepper stepper;
-    GenerateMemory *sampling; /* memory of sampling in rollouts and evaluations */
+    AccumulatorConfig division; /* of an optimiser step, over lanes and ranks */
+    Accumulator accumulator;    /* of the policy, and of a separate value model */
+    int64_t *passes;            /* first sequence of each pass of an optimiser step, and the end; room for all sequences */
+    GenerateMemory *sampling;   /* memory of sampling in rollouts and evaluations */
     int64_t total_steps;
     Run *run;
     /* names of metrics that have appeared so far */
@@ -145,6 +150,16 @@ Slice text_prompt(const PromptRow *row);
 /* prompts_read followed by prompts_check. */
 Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *set);
 
+/* ---- text_ranks.c ---- */
+
+/* experience_sample, with the prompts divided over ranks. Fails likewise, and as comm_wait. */
+Status text_sample(TextRl *rl, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config, Experience *e);
+/* Copies the rewards of rank 0 to all. */
+Status text_share_rewards(TextRl *rl, Experience *e);
+/* Copies numbers of tokens of rl->step.experience to all ranks; each has those of its own passes, from r x n_passes / ranks on. passes: (n_passes + 1),
+ * the first sequence of each and the end. arrays: NULL entries are left out. */
+Status text_share_tokens(TextRl *rl, const int64_t *passes, int64_t n_passes, double *const *arrays, size_t n_arrays);
+
 /* ---- text_correlations.c ---- */
 
 /* Adds scored completions to the sums, and names the pairs of rewards. */
@@ -156,6 +171,10 @@ void text_correlations_report(const TextRl *rl, const Correlations *correlations
 
 /* Number of optimiser steps per batch of rollouts. */
 int64_t text_steps_per_rollout(const TextRl *rl);
+/* Number of lanes of an optimiser step of so many passes, which are its leaves. */
+int64_t text_lanes(const TextRl *rl, int64_t n_passes);
+/* Makes room for the sums of an optimiser step. ST_RESOURCE. */
+Status text_division_init(TextRl *rl);
 /* Whether the KL to the reference, if any, is subtracted from the reward. */
 bool text_kl_in_reward(const TextRl *rl);
 /* Whether rewards are per token, discounted by rl.gamma; else there is one per completion. */

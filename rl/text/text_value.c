@@ -61,7 +61,7 @@ static Status open_own(const Recipe *recipe, const char *which, Model *policy, T
 }
 
 static Status load_head(const TextValue *value, const char *path) {
-    CheckpointItem item = {"v_head.summary.weight", value->head};
+    CheckpointItem item = {.name = "v_head.summary.weight", .tensor = value->head};
     return tensors_load(path, &item, 1);
 }
 
@@ -110,14 +110,10 @@ void text_value_free(TextValue *value) {
 
 /* ---- learning, checkpoints, saving ---- */
 
-double text_value_update(const TextValue *value, const Recipe *recipe, const Stepper *stepper, double learning_rate, int64_t step) {
-    if (!value->own) return 0;
-    Params *params = &value->model->params;
-    double norm = stepper_norm(stepper, params), scale = isnan(recipe->rl_value_learning_rate) || recipe->train_learning_rate <= 0
-                                                             ? 1
-                                                             : recipe->rl_value_learning_rate / recipe->train_learning_rate;
-    stepper_update(stepper, params, norm, scale * learning_rate, step);
-    return norm;
+void text_value_update(const TextValue *value, const Recipe *recipe, const Stepper *stepper, double norm, double learning_rate, int64_t step) {
+    double scale =
+        isnan(recipe->rl_value_learning_rate) || recipe->train_learning_rate <= 0 ? 1 : recipe->rl_value_learning_rate / recipe->train_learning_rate;
+    stepper_update(stepper, &value->model->params, norm, scale * learning_rate, step);
 }
 
 static void state_named(StateList *states, const char *prefix, const char *name, Tensor *tensor) {
@@ -145,7 +141,7 @@ Status text_value_save(const TextValue *value, const Recipe *recipe, const char 
     Status status = dir ? ST_OK : ST_RESOURCE;
     if (status == ST_OK && value->own) status = trained_weights_save(recipe, value->model, dir);
     const char *path = status == ST_OK ? path_join(arena, value->own ? dir : run_dir, head_file) : NULL;
-    CheckpointItem item = {"v_head.summary.weight", value->head};
+    CheckpointItem item = {.name = "v_head.summary.weight", .tensor = value->head};
     if (status == ST_OK) status = path ? tensors_save(path, &item, 1) : ST_RESOURCE;
     arena_free(arena);
     return status;

@@ -27,9 +27,8 @@ Status text_value_open(const Recipe *recipe, const char *which, Model *policy, T
 void text_value_free(TextValue *value); /* NULL is fine */
 /* Lists a separate model's weights and optimiser under separate names. A head on the policy is listed with the policy's parameters. */
 void text_value_list_state(TextValue *value, StateList *states);
-/* Takes an optimiser step of a separate model, like the policy's; does nothing for a head. Returns the gradient norm before clipping, 0 for a
- * head. */
-double text_value_update(const TextValue *value, const Recipe *recipe, const Stepper *stepper, double learning_rate, int64_t step);
+/* Takes an optimiser step of a separate model, like the policy's. norm: of its gradient. */
+void text_value_update(const TextValue *value, const Recipe *recipe, const Stepper *stepper, double norm, double learning_rate, int64_t step);
 /* Writes value_head.safetensors next to the policy ("v_head.summary.weight", (1, C), TRL's name); a separate model and its head go to value/.
  * ST_RESOURCE. */
 Status text_value_save(const TextValue *value, const Recipe *recipe, const char *run_dir);

@@ -38,7 +38,7 @@ static Things things_of(double value) {
     for (int i = 0; i < 2; i++) {
         Tensor *tensor = tensor_new(things.arena, device_reference(), DT_F32, 2, (int64_t[]){37, 29});
         for (int64_t k = 0; k < tensor_count(tensor); k++) tensor_set(tensor, k, value + i + (double)k / 1024);
-        things.items[i] = (CheckpointItem){names[i], tensor};
+        things.items[i] = (CheckpointItem){.name = names[i], .tensor = tensor};
     }
     return things;
 }

@@ -296,6 +296,18 @@ TEST(split_of_a_step_does_not_matter) {
     compare_runs("split-8x1", "split-3x3", adapter_file, 1e-6);
 }
 
+/* Eight lanes of a batch of eight rows, and of eight batches of one row, are the same sums; also in the last step of an epoch, which is short. */
+TEST(lanes_decide_the_bits) {
+    TrainResult result;
+    run_tiny("lanes-8x1", 5, SHORT_RUN "train.batch_size=8\nparallel.lanes=8\n", false, ST_OK, &result);
+    run_tiny("lanes-1x8", 5, SHORT_RUN "train.batch_size=1\ntrain.gradient_accumulation_steps=8\nparallel.lanes=8\n", false, ST_OK, &result);
+    run_tiny("lanes-auto", 5, SHORT_RUN "train.batch_size=1\ntrain.gradient_accumulation_steps=8\n", false, ST_OK, &result);
+    run_tiny("lanes-1", 5, SHORT_RUN "train.batch_size=1\ntrain.gradient_accumulation_steps=8\nparallel.lanes=1\n", false, ST_OK, &result);
+    compare_runs("lanes-8x1", "lanes-1x8", adapter_file, 0);
+    compare_runs("lanes-1x8", "lanes-auto", adapter_file, 0);
+    compare_runs("lanes-auto", "lanes-1", adapter_file, 1e-6);
+}
+
 TEST(checkpointed_layers_give_the_same) {
     TrainResult result;
     run_tiny("layers-kept", 6, SHORT_RUN "lora.dropout=0.1\n", false, ST_OK, &result);
@@ -670,6 +682,7 @@ int main(void) {
         cmocka_unit_test(objectives_by_hand),
         cmocka_unit_test(rows_are_learned),
         cmocka_unit_test(split_of_a_step_does_not_matter),
+        cmocka_unit_test(lanes_decide_the_bits),
         cmocka_unit_test(checkpointed_layers_give_the_same),
         cmocka_unit_test(max_memory_is_kept_by_other_means_with_the_same_result),
         cmocka_unit_test(same_seed_same_bytes_other_seed_other_run),

@@ -111,7 +111,7 @@ static size_t trained_items(const Model *model, CheckpointItem *items, size_t mo
     for (size_t i = 0; i < model->params.n; i++)
         if (model->params.items[i].trained) {
             assert_true(n < most);
-            items[n++] = (CheckpointItem){model->params.items[i].name, model->params.items[i].tensor};
+            items[n++] = (CheckpointItem){.name = model->params.items[i].name, .tensor = model->params.items[i].tensor};
         }
     return n;
 }

@@ -209,7 +209,7 @@ TEST(values_by_td_approach_the_exact_ones) {
         returns_td_lambda(&tokens, (Bootstrap){0}, gamma, 0, e.targets);
         value_loss(&(ValueBatch){.n = e.n_tokens, .values = e.values, .targets = e.targets}, 0, grad, &metrics);
         check_ok(text_pass_backward(&pass, &(TextGradients){.values = grad}));
-        text_value_update(value, recipe, &stepper, 0.01 / (1 + (double)update / 100), update + 1);
+        text_value_update(value, recipe, &stepper, stepper_norm(&stepper, &value->model->params), 0.01 / (1 + (double)update / 100), update + 1);
     }
     tape_record(pass.tape, false);
     check_ok(text_pass_forward(&pass, value->model, &all, 0, all.n, &(TextResults){.values = all.values}));
