@@ -21,7 +21,7 @@ static SequenceHead head_of(const Experience *e, int64_t i) {
     return (SequenceHead){(uint64_t)(e->begin[i + 1] - e->begin[i]), e->texts[i].len, e->ended[i]};
 }
 
-static void put(char **at, const void *bytes, size_t size) {
+static void message_put(char **at, const void *bytes, size_t size) {
     if (size) memcpy(*at, bytes, size);
     *at += padded(size);
 }
@@ -29,14 +29,14 @@ static void put(char **at, const void *bytes, size_t size) {
 static void write_sequence(const Experience *e, int64_t i, char **at) {
     SequenceHead head = head_of(e, i);
     const int64_t begin = e->begin[i];
-    put(at, &head, sizeof head);
-    put(at, e->ids + begin, head.tokens * sizeof *e->ids);
-    put(at, e->sampled + begin, head.tokens * sizeof *e->sampled);
-    put(at, e->filtered + begin, head.tokens * sizeof *e->filtered);
-    put(at, str_text(&e->texts[i]), head.text);
+    message_put(at, &head, sizeof head);
+    message_put(at, e->ids + begin, head.tokens * sizeof *e->ids);
+    message_put(at, e->sampled + begin, head.tokens * sizeof *e->sampled);
+    message_put(at, e->filtered + begin, head.tokens * sizeof *e->filtered);
+    message_put(at, str_text(&e->texts[i]), head.text);
 }
 
-static const char *get(const char **at, size_t size) {
+static const char *message_get(const char **at, size_t size) {
     const char *bytes = *at;
     *at += padded(size);
     return bytes;
@@ -44,12 +44,12 @@ static const char *get(const char **at, size_t size) {
 
 static Status read_sequence(Experience *e, const char **at) {
     SequenceHead head;
-    memcpy(&head, get(at, sizeof head), sizeof head);
+    memcpy(&head, message_get(at, sizeof head), sizeof head);
     Sequence sequence = {.n = head.tokens, .ended = head.ended != 0, .reward = (double)NAN};
-    sequence.ids = (const int32_t *)(const void *)get(at, head.tokens * sizeof *sequence.ids);
-    sequence.sampled = (const double *)(const void *)get(at, head.tokens * sizeof *sequence.sampled);
-    sequence.filtered = (const double *)(const void *)get(at, head.tokens * sizeof *sequence.filtered);
-    sequence.text = (Slice){get(at, head.text), head.text};
+    sequence.ids = (const int32_t *)(const void *)message_get(at, head.tokens * sizeof *sequence.ids);
+    sequence.sampled = (const double *)(const void *)message_get(at, head.tokens * sizeof *sequence.sampled);
+    sequence.filtered = (const double *)(const void *)message_get(at, head.tokens * sizeof *sequence.filtered);
+    sequence.text = (Slice){message_get(at, head.text), head.text};
     return experience_add(e, &sequence);
 }
 

@@ -156,7 +156,7 @@ Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *
 Status text_sample(TextRl *rl, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config, Experience *e);
 /* Copies the rewards of rank 0 to all. */
 Status text_share_rewards(TextRl *rl, Experience *e);
-/* Copies numbers of tokens of rl->step.experience to all ranks; each has those of its own passes, from r x n_passes / ranks on. passes: (n_passes + 1),
+/* Copies numbers of tokens of rl->step.experience to all ranks; rank r has those of its passes, from r x n_passes / ranks on. passes: (n_passes + 1),
  * the first sequence of each and the end. arrays: NULL entries are left out. */
 Status text_share_tokens(TextRl *rl, const int64_t *passes, int64_t n_passes, double *const *arrays, size_t n_arrays);
 
