@@ -2,6 +2,7 @@
 /* The ranks of a run: launcher, world, what has to be equal, the end. */
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -281,7 +282,11 @@ Status ranks_end(Status status) {
     Status ended = all ? comm_end(ranks.world, status == ST_INTERRUPTED, &mine, sizeof mine, all) : status_fail(ST_RESOURCE, "no memory");
     if (ended == ST_OK && status == ST_OK) show_end(all, size, clock_seconds() - ranks.began);
     free(all);
-    if (ended == ST_OK) return failure_restore(&own);
+    if (ended == ST_OK) { /* all is saved: a launcher that ends the others after the first one's exit code has nothing to stop */
+        signal(SIGTERM, SIG_IGN);
+        signal(SIGINT, SIG_IGN);
+        return failure_restore(&own);
+    }
     ranks.silent = !comm_fail(ranks.world, ended);
     return status == ST_INTERRUPTED ? failure_restore(&own) : ended;
 }
