@@ -148,7 +148,6 @@ static Status sft_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
 static Status sft_begin(Trainer *trainer, const Pass *all, double *divisor) {
     const Sft *sft = trainer->context;
     double weights = 0;
-    if (sft->distil) distil_begin(sft->distil);
     router_loads_begin(&((Sft *)trainer->context)->routers, all->n);
     if (all->held_out) return ST_OK;
     for (size_t i = 0; i < all->n; i++) {
@@ -213,20 +212,29 @@ static void sft_release(Trainer *trainer) {
     recipe_rows_close(&sft->rows);
 }
 
-static void sft_metrics(const Trainer *trainer, Metrics *metrics) {
-    const Sft *sft = trainer->context;
-    distil_metrics(sft->distil, metrics);
+static double *sft_numbers(Trainer *trainer, size_t *n) {
+    Sft *sft = trainer->context;
+    *n = sft->distil ? DISTIL_NUMBERS : 0;
+    return sft->distil ? distil_numbers(sft->distil) : NULL;
 }
 
-static void sft_step_metrics(const Trainer *trainer, Metrics *metrics) { router_loads_metrics(&((const Sft *)trainer->context)->routers, metrics); }
+/* A rank sees the routers of its own leaves alone, so loads are reported by a single process. */
+static void sft_step_metrics(const Trainer *trainer, Metrics *metrics) {
+    const Sft *sft = trainer->context;
+    if (sft->distil) distil_metrics(sft->distil, metrics);
+    if (trainer->ranks == 1) router_loads_metrics(&sft->routers, metrics);
+}
 
-static const Objective
-    objective =
-        {.open = sft_open, .check = sft_check, .begin = sft_begin, .batch = sft_batch, .step_metrics = sft_step_metrics, .release = sft_release},
-    teaching = {.open = sft_open, .check = sft_check, .begin = sft_begin, .batch = sft_batch, .metrics = sft_metrics, .release = sft_release};
+static const Objective objective = {.open = sft_open,
+                                    .check = sft_check,
+                                    .begin = sft_begin,
+                                    .batch = sft_batch,
+                                    .numbers = sft_numbers,
+                                    .step_metrics = sft_step_metrics,
+                                    .release = sft_release};
 
 Status sft_run(const TrainingConfig *config, TrainResult *result) {
     const Recipe *recipe = config->recipe;
     Sft sft = {.loss = {.dft = recipe->train_loss == TRAIN_LOSS_DFT, .label_smoothing = recipe->train_label_smoothing}};
-    return trainer_run(recipe->distil_teacher ? &teaching : &objective, &sft, config, result);
+    return trainer_run(&objective, &sft, config, result);
 }

@@ -186,9 +186,9 @@ typedef struct CommConfig {
 Status comm_new(CommTransport *transport, const CommConfig *config, Comm **world);
 /* Changes what the recipe decides, once it is read. The same on all ranks. */
 void comm_configure(Comm *world, const CommConfig *config);
-/* Waits until all ranks have come to their end, so that none leaves while another one still saves or fails. To be called before comm_close, unless this
- * rank fails. all: (size, bytes), as of comm_gather_small. interrupted: this rank ends before the work is done; a rank that still works then fails with
- * ST_INTERRUPTED in its next wait. */
+/* Waits until all ranks have come to their end, so that none leaves while another one still saves or fails. To be called before comm_close, unless
+ * this rank fails. all: (size, bytes), as of comm_gather_small. interrupted: this rank ends before the work is done; a rank that still works then
+ * fails with ST_INTERRUPTED in its next wait. */
 Status comm_end(Comm *world, bool interrupted, const void *mine, size_t bytes, void *all);
 /* Ends the world. why: ST_OK or ST_INTERRUPTED if all ranks end alike, else all ranks are ended. NULL is fine. */
 void comm_close(Comm *world, Status why);

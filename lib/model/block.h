@@ -77,6 +77,8 @@ struct BlockKind {
 Tensor *segment_state(const LayerContext *context, int32_t segment, int state, int64_t *offset);
 /* Normalises x. residual: added to the result; NULL = none. */
 Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x, Tensor *residual);
+/* The model's activation, f(x) * up or f(x) if up is NULL, for `reader`, the only layer that reads it. */
+Tensor *sublayer_activate(const LayerContext *context, Tape *tape, Tensor *x, Tensor *up, const Linear *reader);
 /* The end of a sublayer: returns residual + y. y: the block's output, which is normalised or scaled first if the model does so. */
 Tensor *sublayer_add(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *y, Tensor *residual);
 /* The same with y = `last` applied to x, in one op if y is neither normalised nor scaled. */

@@ -72,7 +72,7 @@ Status tensor_allocate(Tensor *tensor, Arena *arena);
 Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values);
 /* Makes a view of an array in a mapped file, which the caller keeps mapped. The device must share the host's memory. NULL: out of memory. */
 Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, const void *values);
-/* Makes a tensor of dtype PACKED, which the caller's packing (quant/packing.h) must outlive. Its values are those that packing->read gives. The device
+/* Makes a tensor of dtype PACKED, which the packing (quant/packing.h) must outlive. Its values are those that packing->read gives. The device
  * must share the host's memory. NULL: out of memory. */
 typedef struct Packing Packing;
 Tensor *tensor_packed(Arena *arena, const Device *device, int n_dims, const int64_t *shape, const Packing *packing);
@@ -182,7 +182,21 @@ typedef struct LoraBranch {
     /* end > 0: only rows begin..end-1 have the branch, and the next one has later rows. Such a list has no dropout and no backward pass. */
     int64_t begin, end;
     const struct LoraBranch *next;
+    /* DoRA: the trained length of each row of the changed weight, and the squared lengths of the rows of the weight: (out) each. NULL: plain LoRA.
+     * op_linear does not read them. */
+    Tensor *magnitude, *squares;
+    Tensor *norms; /* of a branch that never changes: dora_norms as soon as norms_known. NULL: they are computed in each pass */
+    bool norms_known;
 } LoraBranch;
+
+/* DoRA of rows begin..end-1, or of all rows if end is 0: their columns are multiplied by magnitude / norms. A list (next) has no backward
+ * pass; rows without an entry are multiplied by 1. */
+typedef struct DoraScale {
+    Tensor *magnitude;   /* (out) */
+    const Tensor *norms; /* (out), of dora_norms: no gradient passes through them. A norm of 0 counts as infinite */
+    int64_t begin, end;
+    const struct DoraScale *next;
+} DoraScale;
 
 typedef struct AttentionArgs {
     const Layout *layout;
@@ -622,6 +636,9 @@ typedef struct LinearArgs {
     const LoraBranch *lora;
 } LinearArgs;
 void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y);
+
+/* The lengths of the rows of W + scale B A for a branch with `squares`: (out) residual dtype. Not recorded. NULL after a failure. */
+Tensor *dora_norms(Tape *tape, const Tensor *weight, const LoraBranch *lora);
 
 /* A lazy op_activation whose only reader is one op_linear or op_linears. The step does not keep its values: they are computed when the product
  * runs, and again when the gradient passes the activation. */

@@ -37,9 +37,9 @@ cat >"$work/rank.sh" <<'RANK'
 #!/bin/sh
 rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
 [ "$rank" = 0 ] || [ -z "${AT1:-}" ] || cd "$AT1" || exit 1
-# A signal for rank 1 once the run has saved two steps
+# A signal for rank 1 once the run has saved a step
 if [ "$rank" = 1 ] && [ -n "${SIGNAL1:-}" ]; then
-    (for _ in $(seq 600); do [ -d run/checkpoints/step-2 ] && kill "-$SIGNAL1" $$ && break || sleep 0.05; done) &
+    (for _ in $(seq 3000); do ls run/checkpoints/step-* >/dev/null 2>&1 && kill "-$SIGNAL1" $$ && break || sleep 0.01; done) &
 fi
 if [ "$rank" = 1 ]; then exec "$@" $OTHER; else exec "$@" $SAME; fi
 RANK
@@ -99,7 +99,7 @@ verdict "another number of ranks than parallel.data" $?
 # ---- runs ----
 facts() { sed 's/"seconds": *[^,}]*//; s/"tokens_per_second": *[^,}]*//' "$1/metrics.jsonl"; }
 same_run() { facts alone >alone.facts && facts run | cmp - alone.facts && cmp alone/adapter/adapter_model.safetensors run/adapter/adapter_model.safetensors; }
-long='train.max_steps=40 train.save_every=1'
+long='train.max_steps=200 train.save_every=1'
 "$tune" sft --quiet $settings output=alone lora.rank=4 $long || exit 1
 sft $long && said_once '2 ranks on 1 host' && same_run
 verdict "two ranks leave the files of one process" $?

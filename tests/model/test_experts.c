@@ -526,6 +526,68 @@ TEST(only_experts_that_a_step_uses_are_read) {
     temp_dir_remove(dir);
 }
 
+/* ---- a row among others, and its memory ---- */
+
+/* Hidden states of tokens begin..end-1 of a batch. */
+static double *hidden_of(const Model *model, const int32_t *ids, const Segment *segments, int32_t n, int64_t begin, int64_t end) {
+    Tape *tape = tape_new(model->device, model->compute, 0);
+    tape_record(tape, false);
+    const ModelBatch batch = {.ids = ids, .layout = {.n_tokens = segments[n - 1].end, .n_segments = n, .segments = segments}};
+    Tensor *hidden = model_forward(model, tape, &batch);
+    check_ok(tape_status(tape));
+    int64_t width = tensor_width(hidden);
+    double *values = malloc((size_t)((end - begin) * width) * sizeof *values);
+    tensor_read_part(hidden, begin * width, (end - begin) * width, values);
+    tape_free(tape);
+    return values;
+}
+
+TEST(a_row_has_the_same_bits_whatever_else_is_in_the_batch) {
+    static const DType dtypes[] = {DT_F32, DT_BF16};
+    static const Segment packed[] = {{.end = 21, .parent = -1}, {.begin = 21, .end = 34, .parent = -1}, {.begin = 34, .end = 50, .parent = -1}};
+    char dir[512];
+    int32_t ids[50];
+    if (!strcmp(cpu_info()->gemm_f32, "openblas")) skip(); /* whose bits depend on a row's position */
+    temp_dir_make(dir, sizeof dir);
+    check_ok(model_write_random(dir, tiny_config, DT_BF16, 5, 0.4));
+    for (int i = 0; i < 50; i++) ids[i] = (int32_t)rng_below(rng_key(9, RNG_TEST, 0), (uint64_t)i, 29);
+    for (size_t d = 0; d < COUNT_OF(dtypes); d++) {
+        Model *model;
+        check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = dtypes[d]}, &model));
+        double *among = hidden_of(model, ids, packed, 3, 21, 34), *alone = hidden_of(model, ids + 21, &(Segment){.end = 13, .parent = -1}, 1, 0, 13);
+        assert_memory_equal(among, alone, 13 * 16 * sizeof *alone);
+        free(among);
+        free(alone);
+        model_free(model);
+    }
+    temp_dir_remove(dir);
+}
+
+/* A plan does not know the choice of experts, and needs the same memory whatever it is. */
+TEST(memory_does_not_depend_on_the_choice) {
+    const char *parameters[] = {"mlp.experts.gate_up_proj"};
+    char dir[512];
+    size_t peak[2];
+    Run run;
+    for (Checkpointing kind = CHECKPOINT_NONE; kind <= CHECKPOINT_LAYER; kind++) {
+        temp_dir_make(dir, sizeof dir);
+        check_ok(model_write_random(dir, tiny_config, DT_F32, 5, 0.4));
+        for (int k = 0; k < 2; k++) {
+            run_open(&run, dir, k ? device_meta() : device_cpu(), DT_F32);
+            check_ok(
+                model_attach_lora(run.model, &(LoraConfig){.rank = 2, .alpha = 4, .n_parameters = 1, .parameters = parameters, .lr_ratio = 1}, 1));
+            run.model->checkpointing = kind;
+            for (int i = 0; i < 40; i++) run.ids[i] = i % 29;
+            run_ids(&run, 40);
+            run_backward(&run, 39);
+            peak[k] = tape_peak_bytes(run.tape);
+            run_close(&run);
+        }
+        assert_int_equal(peak[0], peak[1]);
+        temp_dir_remove(dir);
+    }
+}
+
 /* ---- what is refused ---- */
 
 static void refused(const char *dir, const char *text) {
@@ -640,6 +702,8 @@ int main(void) {
         cmocka_unit_test(experts_in_one_tensor_are_read_and_written_as_they_were),
         cmocka_unit_test(mxfp4_experts_are_the_same_weights),
         cmocka_unit_test(only_experts_that_a_step_uses_are_read),
+        cmocka_unit_test(a_row_has_the_same_bits_whatever_else_is_in_the_batch),
+        cmocka_unit_test(memory_does_not_depend_on_the_choice),
         cmocka_unit_test(experts_that_do_not_fit_are_named),
         cmocka_unit_test(a_missing_expert_and_an_unknown_order_are_named),
         cmocka_unit_test(an_adapter_of_other_experts_is_named),

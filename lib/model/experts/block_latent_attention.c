@@ -119,6 +119,7 @@ static void latent_build(BlockBuilder *builder, const void *given, void *result)
     build_linear(builder, form->kv_a, &block->kv_a, c->hidden_size, l->kv_rank + l->rope, c->qkv_bias);
     build_norm(builder, form->kv_norm, &block->kv_norm, l->kv_rank);
     build_linear(builder, form->kv_b, &block->kv_b, l->kv_rank, H * (l->nope + l->v), false);
+    block->kv_b.no_dora = true; /* with a cache its weight is a part of the queries and the results */
     build_linear(builder, form->o, &block->o, H * l->v, c->hidden_size, c->o_bias);
     maps_build(builder, &block->maps);
     double scale = c->attention_scale > 0 ? c->attention_scale : 1 / sqrt((double)D);
