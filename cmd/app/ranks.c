@@ -167,7 +167,8 @@ static Status agree_on_recipe(const Recipe *recipe) {
     Difference own, *all = malloc((size_t)size * sizeof *all);
     Status status = all ? compare_recipes(recipe, &own) : status_fail(ST_RESOURCE, "no memory for %d ranks", size);
     if (status == ST_OK) status = comm_gather_small(ranks.world, "differences of recipes", &own, sizeof own, all);
-    for (int rank = 1; rank < size && status == ST_OK; rank++)
+    /* Rank 0 fails for all: the others hear of it in their next wait. */
+    for (int rank = 1; rank < size && status == ST_OK && comm_rank(ranks.world) == 0; rank++)
         if (all[rank].key[0]) {
             status = status_fail(ST_CONFIG, "rank %d (%s) has another recipe: %s %s, rank 0 %s", rank, comm_host(ranks.world, rank), all[rank].key,
                                  all[rank].own, all[rank].first);
@@ -211,9 +212,9 @@ Status ranks_agree(const Recipe *recipe) {
     snprintf(facts[0].text, sizeof facts[0].text, "%s", tune_program);
     snprintf(facts[1].text, sizeof facts[1].text, "%s", cpu_info()->isa);
     snprintf(facts[2].text, sizeof facts[2].text, "%.30s, %.30s", cpu_info()->gemm_f32, cpu_info()->gemm_bf16);
+    if (comm_rank(ranks.world) == 0) TRY(check_data(recipe));
     TRY(comm_agree(ranks.world, facts, 1));
     TRY(agree_on_recipe(recipe));
-    TRY(check_data(recipe));
     if (recipe->parallel_hosts == PARALLEL_HOSTS_SAME && comm_agree(ranks.world, facts + 1, 2) != ST_OK)
         return status_hint(ST_CONFIG, "parallel.hosts=mixed allows it; results are then equal to rounding only");
     comm_configure(ranks.world,

@@ -16,8 +16,9 @@ static Status facts_compare(Comm *comm, const CommFact *facts, size_t n, const c
         for (int rank = 1; rank < comm->size; rank++) {
             const char *first = all + i * each, *other = all + ((size_t)rank * n + i) * each;
             if (strcmp(first, other) == 0) continue;
-            return status_fail(facts[i].code, "%s has another %s: %s, rank 0 %s", rank_words(comm->world, comm->ranks[rank], words), facts[i].what,
-                               other, first);
+            status_fail(facts[i].code, "%s has another %s: %s, rank 0 %s", rank_words(comm->world, comm->ranks[rank], words), facts[i].what, other,
+                        first);
+            return world_fail(comm->world, 0, facts[i].code); /* all ranks fail alike, so only rank 0 tells and prints it */
         }
     return ST_OK;
 }

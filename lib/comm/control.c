@@ -142,7 +142,10 @@ static void control_heard(World *world, const Control *control) {
         if (self == 0) control_say(world, from, CONTROL_SEEN, 0, 0, "", "", ST_OK);
         if (from == 0) world->seen = true; /* rank 0 has a failure of its own, and prints that */
         if (world->failure.status != ST_OK) break;
-        status_fail((Status)control->status, "%s: %s", rank_words(world, from, words), control->text);
+        if (text_starts_with(control->text, "rank ")) /* it says which */
+            status_fail((Status)control->status, "%s", control->text);
+        else
+            status_fail((Status)control->status, "%s: %s", rank_words(world, from, words), control->text);
         if (control->hint[0]) status_hint((Status)control->status, "%s", control->hint);
         world_fail(world, from, (Status)control->status);
         break;
