@@ -152,6 +152,7 @@ void generator_close(Generator *g) {
         if (g->groups[i].handle) drop_group(g, &g->groups[i]);
     for (int i = 0; g->choosers && i < g->n_threads; i++) ids_release(&g->choosers[i].history);
     if (!g->config.memory) generate_memory_free(g->memory);
+    free(g->pages.items);
     free(g);
 }
 

@@ -110,6 +110,7 @@ struct Generator {
     int32_t *ids;          /* these four: of the current step */
     Segment *segments;
     int64_t *lengths;        /* as Layout.lengths */
+    KvPageList pages;        /* as Layout.pages, of all passes of the step */
     int32_t *rows;           /* whose logits are wanted */
     const TokenLogprob *top; /* while on_token runs: that of its sequence */
     int32_t *absent;         /* ids of the model that the tokenizer does not have, ascending: never chosen, unless they end an answer */

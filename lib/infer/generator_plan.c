@@ -82,16 +82,28 @@ typedef struct Plan {
     int64_t *lengths;
     int64_t n_tokens, n_rows;
     int32_t n_segments;
+    KvPageList *pages; /* of the step; those of this pass begin at first_page */
+    int32_t first_page;
     AdapterRows *adapters; /* one for each model */
     int n_adapters;
     const Model *first; /* of the first rows */
 } Plan;
 
 /* whole: tokens of the sequence, of which these may not be the last. */
-static void add_segment(Plan *plan, int64_t n, int64_t past, int64_t whole, const KvPageList *pages) {
+static Status add_segment(const Generator *g, Plan *plan, int64_t n, int64_t past, int64_t whole, const KvPageList *pages) {
+    const int32_t n_pages = kv_pages_for(past + n), first = plan->pages->n;
+    TRY(kv_pages_room(plan->pages, first + n_pages));
+    memcpy(plan->pages->items + first, pages->items, (size_t)n_pages * sizeof *pages->items);
+    plan->pages->n += n_pages;
     plan->lengths[plan->n_segments] = whole;
-    plan->segments[plan->n_segments++] = (Segment){plan->n_tokens, plan->n_tokens + n, -1, (int32_t)past, pages->items};
+    plan->segments[plan->n_segments++] = (Segment){.begin = (int32_t)plan->n_tokens,
+                                                   .end = (int32_t)(plan->n_tokens + n),
+                                                   .parent = -1,
+                                                   .past = (int32_t)past,
+                                                   .first_page = first - plan->first_page,
+                                                   .state = kv_state_row(g->cache, pages, past + n)};
     plan->n_tokens += n;
+    return ST_OK;
 }
 
 /* Asks for the logits that follow the last token so far. */
@@ -117,7 +129,7 @@ static Status plan_sequence(Generator *g, Plan *plan, Sequence *s, int64_t *room
     if (n == 0) return ST_OK;
     TRY(kv_pages_write(g->cache, &s->pages, s->cached, s->cached + n));
     for (int64_t i = 0; i < n; i++) plan->ids[plan->n_tokens + i] = token_of(prompt, s, s->cached + i);
-    add_segment(plan, n, s->cached, whole, &s->pages);
+    TRY(add_segment(g, plan, n, s->cached, whole, &s->pages));
     s->cached += n;
     if (s->cached == whole) s->at = add_row(g, plan);
     return ST_OK;
@@ -131,7 +143,7 @@ static Status plan_prompt(Generator *g, Plan *plan, Group *group, int64_t *room)
     if (n <= 0) return ST_OK;
     TRY(kv_pages_write(g->cache, &group->pages, group->done, group->done + n));
     memcpy(plan->ids + plan->n_tokens, prompt->ids + group->done, (size_t)n * sizeof *plan->ids);
-    add_segment(plan, n, group->done, (int64_t)prompt->n, &group->pages);
+    TRY(add_segment(g, plan, n, group->done, (int64_t)prompt->n, &group->pages));
     group->done += n;
     *room -= n;
     if (prompt_done(group)) group->at = add_row(g, plan);
@@ -166,7 +178,13 @@ static Status run_pass(Generator *g, const Model *base, const Plan *plan) {
     bool mixed = plan->n_adapters > 1;
     const Model *model = mixed ? base : plan->first;
     ModelBatch batch = {.ids = plan->ids,
-                        .layout = {plan->n_tokens, plan->n_segments, plan->segments, &g->cache->pages, plan->lengths},
+                        .layout = {.n_tokens = plan->n_tokens,
+                                   .n_segments = plan->n_segments,
+                                   .segments = plan->segments,
+                                   .cache = &g->cache->pages,
+                                   .pages = plan->pages->items + plan->first_page,
+                                   .n_pages = plan->pages->n - plan->first_page,
+                                   .lengths = plan->lengths},
                         .step = {.adapters = plan->adapters, .n_adapters = mixed ? plan->n_adapters : 0},
                         .states = &g->cache->states};
     Pass *pass = &g->passes[g->n_passes++];
@@ -193,6 +211,8 @@ static Status compute_with(Generator *g, const Model *pass, Plan *step, int64_t 
                  .rows = step->rows + step->n_rows,
                  .segments = step->segments + step->n_segments,
                  .lengths = step->lengths + step->n_segments,
+                 .pages = &g->pages,
+                 .first_page = g->pages.n,
                  .adapters = step->adapters};
     TRY(plan_pass(g, pass, &plan, room));
     if (plan.n_tokens == 0) return ST_OK;
@@ -207,6 +227,7 @@ Status step_compute(Generator *g) {
     int64_t room = STEP_TOKENS;
     tape_reset(g->tape);
     g->n_passes = 0;
+    g->pages.n = 0;
     for (int64_t i = 0; i < g->n_slots; i++)
         if (g->slots[i].group) TRY(compute_with(g, g->slots[i].group->pass, &step, &room));
     for (int64_t i = 0; i < g->n_queue; i++) TRY(compute_with(g, g->queue[i]->pass, &step, &room));

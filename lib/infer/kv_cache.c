@@ -40,11 +40,11 @@ static Status make_states(Arena *arena, const Model *model, KvCache *cache) {
     const int32_t n_pages = cache->pages.n_pages;
     if (model->n_states == 0) return ST_OK;
     states->items = arena_alloc(arena, (size_t)model->n_states * sizeof *states->items);
-    states->rows = arena_alloc(arena, (size_t)n_pages * sizeof *states->rows);
+    cache->state_rows = arena_alloc(arena, (size_t)n_pages * sizeof *cache->state_rows);
     cache->state_tokens = arena_zero(arena, (size_t)n_pages * sizeof *cache->state_tokens);
     cache->free_states = arena_alloc(arena, (size_t)n_pages * sizeof *cache->free_states);
-    if (!states->items || !states->rows || !cache->state_tokens || !cache->free_states) return ST_RESOURCE;
-    for (int32_t page = 0; page < n_pages; page++) states->rows[page] = -1;
+    if (!states->items || !cache->state_rows || !cache->state_tokens || !cache->free_states) return ST_RESOURCE;
+    for (int32_t page = 0; page < n_pages; page++) cache->state_rows[page] = -1;
     for (int32_t row = n_pages; row-- > 0;) cache->free_states[cache->n_free_states++] = row;
     for (; states->n < model->n_states; states->n++) {
         const int64_t shape[2] = {n_pages, model->state_widths[states->n]};
@@ -88,13 +88,13 @@ static int32_t take_state(KvCache *cache) {
 }
 
 static void drop_state(KvCache *cache, int32_t page) {
-    if (cache->states.n == 0 || cache->states.rows[page] < 0) return;
-    cache->free_states[cache->n_free_states++] = cache->states.rows[page];
-    cache->states.rows[page] = -1;
+    if (cache->states.n == 0 || cache->state_rows[page] < 0) return;
+    cache->free_states[cache->n_free_states++] = cache->state_rows[page];
+    cache->state_rows[page] = -1;
 }
 
 static void copy_state(KvCache *cache, int32_t from, int32_t to) {
-    int32_t *rows = cache->states.rows;
+    int32_t *rows = cache->state_rows;
     if (cache->states.n == 0 || rows[from] < 0) return;
     rows[to] = take_state(cache);
     cache->state_tokens[rows[to]] = cache->state_tokens[rows[from]];
@@ -106,15 +106,22 @@ static void copy_state(KvCache *cache, int32_t from, int32_t to) {
     }
 }
 
+int32_t kv_state_row(const KvCache *cache, const KvPageList *list, int64_t n_tokens) {
+    if (cache->states.n == 0) return 0;
+    int32_t row = cache->state_rows[list->items[(n_tokens - 1) / KV_PAGE_SIZE]];
+    ASSERT(row >= 0, "a sequence of %lld tokens has no state", (long long)n_tokens);
+    return row;
+}
+
 bool kv_can_go_on(const KvCache *cache, const KvPageList *list, int64_t n_tokens) {
     if (cache->states.n == 0 || n_tokens == 0) return true;
-    int32_t row = cache->states.rows[list->items[(n_tokens - 1) / KV_PAGE_SIZE]];
+    int32_t row = cache->state_rows[list->items[(n_tokens - 1) / KV_PAGE_SIZE]];
     return row >= 0 && cache->state_tokens[row] == n_tokens;
 }
 
 /* From the page of token begin - 1 to that of token end - 1. A page that other sequences read keeps its own. */
 static void carry_state(KvCache *cache, const KvPageList *list, int64_t begin, int64_t end) {
-    int32_t *rows = cache->states.rows;
+    int32_t *rows = cache->state_rows;
     if (cache->states.n == 0 || begin == end) return;
     int32_t to = list->items[(end - 1) / KV_PAGE_SIZE], from = begin > 0 ? list->items[(begin - 1) / KV_PAGE_SIZE] : -1;
     ASSERT(kv_can_go_on(cache, list, begin), "the state after %lld tokens is gone", (long long)begin);

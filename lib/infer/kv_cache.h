@@ -25,6 +25,7 @@ typedef struct KvCache {
     int32_t *free_list;
     int32_t n_free;
     Prefixes *prefixes;    /* known pages, which are freed when no other page is free; NULL: none */
+    int32_t *state_rows;   /* of each page: the row in states.items of the sequence whose newest token is in the page; -1: none */
     int64_t *state_tokens; /* for each row of states.items: how many tokens its state is the state after */
     int32_t *free_states;  /* rows of states.items; as many as pages, since each page has one at most */
     int32_t n_free_states;
@@ -47,9 +48,11 @@ void kv_page_drop(KvCache *cache, int32_t page); /* ends one reference to it */
 Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens);
 /* Makes `to`, which is empty, refer to the pages of the first n_tokens of `from`. ST_RESOURCE. */
 Status kv_pages_share(KvCache *cache, const KvPageList *from, int64_t n_tokens, KvPageList *to);
-/* Call it before tokens begin..end-1 are computed: adds pages for them, and copies those of their pages that other lists refer to. segment_state then
- * finds the state after token begin - 1, which must exist (kv_can_go_on). ST_RESOURCE when no page is free. */
+/* Call it before tokens begin..end-1 are computed: adds pages for them, and copies those of their pages that other lists refer to. The row
+ * kv_state_row then has the state after token begin - 1, which must exist (kv_can_go_on). ST_RESOURCE when no page is free. */
 Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t end);
+/* The row of a list of n_tokens tokens in states.items (Segment.state), after kv_pages_write; 0 if the model has no states. */
+int32_t kv_state_row(const KvCache *cache, const KvPageList *list, int64_t n_tokens);
 /* Whether a sequence can go on from the first n_tokens of the list. False if the model has states and the state after these tokens is not kept. */
 bool kv_can_go_on(const KvCache *cache, const KvPageList *list, int64_t n_tokens);
 /* Releases the pages after those of the first n_tokens, and returns n_tokens. If no sequence can go on from there (kv_can_go_on), releases all pages

@@ -53,7 +53,7 @@ static void lay_out(Scorer *s, size_t first, size_t end, int64_t *n_ids, int64_t
     for (size_t r = first; r < end; r++) {
         const Piece *piece = &s->pieces[r];
         if (!piece->branch) stem = (int32_t)(r - first);
-        s->segments[r - first] = (Segment){n, n + (int64_t)piece->row.n, piece->branch ? stem : -1, 0, NULL};
+        s->segments[r - first] = (Segment){.begin = (int32_t)n, .end = (int32_t)(n + (int64_t)piece->row.n), .parent = piece->branch ? stem : -1};
         for (size_t i = 0; i < piece->row.n; i++, n++) {
             s->ids[n] = piece->row.ids[i];
             if (!piece->wanted || (i == 0 && !piece->branch)) continue;

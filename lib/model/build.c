@@ -124,6 +124,8 @@ int build_state(BlockBuilder *builder, int64_t width) {
     return model->n_states++;
 }
 
+int build_result(BlockBuilder *builder) { return builder->model->n_shared++; }
+
 int64_t module_count(const Module *module) {
     int64_t count = 1;
     for (int d = 0; d < module->n_dims; d++) count *= module->shape[d];

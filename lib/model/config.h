@@ -45,9 +45,9 @@ typedef struct ExpertsConfig {
     int64_t n, width;     /* of each expert's inner values */
     int64_t shared_width; /* of the expert that all tokens pass; 0 = none */
     RouterArgs router;
-    bool wide_router;   /* logits of the router are in f32, also in a step of bf16 */
+    bool wide_router;    /* logits of the router are in f32, also in a step of bf16 */
     double limit, alpha; /* of op_clamped_glu */
-    bool together;      /* the checkpoint has one tensor of three dimensions for all experts of a layer */
+    bool together;       /* the checkpoint has one tensor of three dimensions for all experts of a layer */
 } ExpertsConfig;
 /* Latent attention (MLA): keys and values of all heads come from kv_rank numbers of a token. kv_rank 0: the model has none. */
 typedef struct LatentConfig {
@@ -99,7 +99,8 @@ struct ModelConfig {
     RopeConfig rope, window_rope;  /* window_rope: of layers for which layer_rope is LAYER_WINDOW_ROPE */
     LayerRope *layer_rope;         /* per layer; NULL = `rope` on all */
     const LayerForm **layer_forms; /* per layer; NULL = the family's on all */
-    bool learned_positions;        /* gpt2 */
+    int64_t *layer_kv;      /* per layer: the layer whose keys and values its attention reads, itself or an earlier one; NULL = itself on all */
+    bool learned_positions; /* gpt2 */
     bool qkv_bias, o_bias, mlp_bias;
     ExpertsConfig experts;
     LatentConfig latent;

@@ -23,21 +23,23 @@ Tensor *sublayer_add(const LayerContext *context, const Sublayer *sublayer, Tape
 }
 
 Tensor *sublayer_project(const LayerContext *context, const Sublayer *sublayer, Tape *tape, const Linear *last, Tensor *x, Tensor *residual) {
-    const StepContext *step = &context->batch.step;
+    const StepContext *step = &context->batch->step;
     bool plain = !sublayer->output_norm.weight && context->model->config.residual_scale == 1;
     if (plain) return linear_forward(last, tape, x, residual, step);
     return sublayer_add(context, sublayer, tape, linear_forward(last, tape, x, NULL, step), residual);
 }
 
+Tensor *sublayer_activate(const LayerContext *context, Tape *tape, Tensor *x, Tensor *up, const Linear *reader) {
+    const Activation kind = context->model->config.activation;
+    return linear_reads_once(reader, &context->batch->step) ? op_activation_passing(tape, kind, x, up) : op_activation(tape, kind, x, up);
+}
+
 Tensor *segment_state(const LayerContext *context, int32_t segment, int state, int64_t *offset) {
-    const Layout *layout = &context->batch.layout;
-    const SequenceStates *states = context->batch.states;
-    const Segment *s = &layout->segments[segment];
+    const Layout *layout = &context->batch->layout;
+    const SequenceStates *states = context->batch->states;
     if (!layout->cache) return NULL;
     ASSERT(states && state < states->n, "a cache without state %d", state);
-    int32_t row = states->rows[s->pages[(s->past + s->end - s->begin - 1) / layout->cache->page_size]];
-    ASSERT(row >= 0, "segment %d has no state", segment);
-    *offset = row * tensor_width(states->items[state]);
+    *offset = layout->segments[segment].state * tensor_width(states->items[state]);
     return states->items[state];
 }
 
@@ -53,7 +55,7 @@ static Tensor *layer_forward(Tape *tape, Tensor *x, void *given) {
 
 static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batch) {
     int64_t n = batch->layout.n_tokens;
-    Tensor *ids = tensor_new(tape_arena(tape), model->device, DT_I32, 1, &n);
+    Tensor *ids = tensor_new(tape_arena(tape), tape_device(tape), DT_I32, 1, &n);
     if (!ids) return tape_fail(tape, ST_RESOURCE, "out of memory for %lld token ids", (long long)n);
     for (int64_t i = 0; i < n; i++)
         if (batch->ids[i] < 0 || batch->ids[i] >= model->config.vocab_size)
@@ -81,10 +83,10 @@ static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
     Tensor *x = op_embedding(tape, ids, model->embed, embed_scale(model));
     if (x && batch->noise.alpha > 0) add_noise(&batch->noise, &batch->layout, x);
     if (!x || !model->position_embed) return x;
-    Tensor *positions = layout_positions(&batch->layout, tape_arena(tape), model->device);
+    Tensor *positions = layout_positions(&batch->layout, tape_arena(tape), tape_device(tape));
     if (!positions) return tape_fail(tape, ST_RESOURCE, "out of memory for positions");
     for (int32_t s = 0; s < batch->layout.n_segments; s++)
-        if (layout_offset(&batch->layout, s) + batch->layout.segments[s].end - batch->layout.segments[s].begin >
+        if (layout_offset(batch->layout.segments, s) + batch->layout.segments[s].end - batch->layout.segments[s].begin >
             model->config.max_position_embeddings)
             return tape_fail(tape, ST_INPUT, "a sequence has more than the %lld tokens that the model has positions for",
                              (long long)model->config.max_position_embeddings);
@@ -98,23 +100,37 @@ static const RopeTables *all_ropes(const Model *model, Tape *tape, const ModelBa
     const RopeConfig *kinds[] = {&config->rope, &config->window_rope};
     for (int i = 0; i < LAYER_NO_ROPE; i++)
         if (kinds[i]->type != ROPE_NONE &&
-            rope_tables(config, kinds[i], &batch->layout, tape_arena(tape), model->device, tape_residual(tape), &ropes[i]) != ST_OK) {
+            rope_tables(config, kinds[i], &batch->layout, tape_arena(tape), tape_device(tape), tape_residual(tape), &ropes[i]) != ST_OK) {
             tape_fail(tape, ST_RESOURCE, "out of memory for rotary positions");
             return NULL;
         }
     return tape_copy(tape, ropes, sizeof ropes);
 }
 
-Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers) {
+/* A copy of the batch that lives until the step ends, with the arrays for kernels. */
+static const ModelBatch *batch_keep(Tape *tape, const ModelBatch *given) {
+    ModelBatch *batch = tape_copy(tape, given, sizeof *given);
+    if (batch && layout_upload(&batch->layout, tape_arena(tape), tape_device(tape)) != ST_OK) {
+        tape_fail(tape, ST_RESOURCE, "out of memory for the segments of a batch");
+        return NULL;
+    }
+    return batch;
+}
+
+Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *given, int64_t n_layers) {
     profile_lap(NULL);
+    const ModelBatch *batch = batch_keep(tape, given);
+    if (!batch) return NULL;
     Tensor *x = embed(model, tape, batch);
     const RopeTables *ropes = x ? all_ropes(model, tape, batch) : NULL;
     if (!ropes) return NULL;
     profile_lap(device_computes(tape_device(tape)) ? "positions" : NULL);
     if (model->checkpointing != CHECKPOINT_NONE) tape_checkpoint(tape, model->checkpointing);
+    Tensor **shared = model->n_shared > 0 ? arena_zero(tape_arena(tape), (size_t)model->n_shared * sizeof *shared) : NULL;
+    if (model->n_shared > 0 && !shared) return tape_fail(tape, ST_RESOURCE, "out of memory for what layers hand on");
     for (int64_t i = 0; i < n_layers && x; i++) {
-        LayerContext *context = tape_copy(tape, &(LayerContext){model, *batch, ropes, i}, sizeof(LayerContext));
-        x = context ? op_layer(tape, layer_forward, x, context) : NULL;
+        LayerContext *context = tape_copy(tape, &(LayerContext){model, batch, ropes, shared, i}, sizeof(LayerContext));
+        x = context ? op_layer_shared(tape, layer_forward, x, context, shared, model->n_shared) : NULL;
     }
     return x;
 }

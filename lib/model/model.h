@@ -67,6 +67,7 @@ typedef struct Model {
     int n_cache_rows;
     int64_t *state_widths; /* of the states of all blocks that have one, in order; n_states */
     int n_states;
+    int n_shared;        /* tensors that layers hand on (op_layer_shared) */
     int n_routers;       /* layers of experts */
     LogprobArgs logprob; /* the model's soft cap; its temperature is the model's divisor of logits */
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
@@ -76,6 +77,7 @@ typedef struct Model {
     size_t n_passthrough;
     Arena *arena; /* owned: weights, adapters, gradients */
 } Model;
+typedef struct Quantise Quantise;
 typedef struct ModelOptions {
     const Device *device;
     DType compute;       /* f32 or bf16 (f64 on the reference device) */
@@ -88,17 +90,23 @@ typedef struct ModelOptions {
      * initializer_range */
     bool scores;
     uint64_t seed;
+    const Quantise *quantise; /* weights of linear layers are quantised first (quantise.h); NULL: as they are stored */
     /* called before the weights are read, with their number; may be NULL */
     Status (*admit)(const void *context, int64_t n_weights);
     const void *context;
 } ModelOptions;
-/* Weights stay mapped in their stored form, or are copied if products read them in place, quantised ones too; norms and biases become f32 copies. ST_INPUT names file and
+/* Weights stay mapped in their stored form, or are copied if products read them in place, quantised ones too; norms and biases become f32
+ * copies. ST_INPUT names file and
  * tensor: a weight that is missing, unexpected, of another shape than config.json says, or with a NaN or an infinity; a reward model in place of a
  * language model. The other parts of a wrapped model are not checked, and are carried along when the model is saved or merged. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
 void model_free(Model *model);
 /* A hash that identifies the model: of all weights and adapters, and of the settings of config.json that change the mathematics. */
 uint64_t model_fingerprint(const Model *model);
+/* The SHA-256 of the weights of all linear layers but the head, as 64 digits: of lines "NAME DIGEST", in the order of the forward pass, with the
+ * SHA-256 of each weight's values in float32. Equal for a quantised model and one with its dequantised values. model: with its files.
+ * ST_RESOURCE. */
+Status model_base_digest(const Model *model, char digest[65]);
 const Mapping *model_mapping(const Model *model, const void *data); /* the mapped file that contains these bytes; NULL if none does */
 /* Lets the system reclaim the memory of a weight in the mapped file. The next access reads it from the file again. */
 void model_drop_pages(const Model *model, const void *data, size_t bytes);
@@ -116,9 +124,8 @@ typedef struct EmbedNoise {
 } EmbedNoise;
 /* What recurrences keep of the sequences in a cache, whatever their length (kv_cache.h). */
 typedef struct SequenceStates {
-    Tensor **items; /* items[i]: (n_pages of the cache, width) in the residual dtype, n of them */
+    Tensor **items; /* items[i]: (n_pages of the cache, width) in the residual dtype, n of them; Segment.state: a sequence's row */
     int n;
-    int32_t *rows; /* of each page: the row of the sequence whose newest token is in the page; -1: none */
 } SequenceStates;
 /* A flat batch of tokens. ids: N. Data that the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {

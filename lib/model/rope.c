@@ -77,7 +77,7 @@ int64_t tree_length(const Layout *layout, int32_t s) {
         int32_t up = i;
         while (up > root) up = layout->segments[up].parent;
         const Segment *segment = &layout->segments[i];
-        if (up == root) longest = MAX(longest, layout_offset(layout, i) + segment->end - segment->begin);
+        if (up == root) longest = MAX(longest, layout_offset(layout->segments, i) + segment->end - segment->begin);
     }
     return longest;
 }
@@ -97,6 +97,26 @@ static bool new_tables(const RopeConfig *rope, Arena *arena, const Device *devic
     return tables->cosine && tables->sine && tables->query_cosine && tables->query_sine;
 }
 
+/* Writes cos and sin of one token's angles; factors: of keys and of queries. */
+static void write_angles(const RopeConfig *rope, int64_t row, int64_t half, int64_t position, const double *inv_freq, const double factors[2],
+                         RopeTables *tables) {
+    enum { PAIRS = 64 };
+    Tensor *const to[2][2] = {{tables->cosine, tables->sine}, {tables->query_cosine, tables->query_sine}};
+    for (int64_t at = 0, n; at < half; at += n) {
+        double cosine[PAIRS], sine[PAIRS], values[PAIRS];
+        n = MIN((int64_t)PAIRS, half - at);
+        for (int64_t i = 0; i < n; i++) {
+            cosine[i] = cos((double)position * inv_freq[at + i]);
+            sine[i] = sin((double)position * inv_freq[at + i]);
+        }
+        for (int t = 0; t < (rope->query_beta != 0 ? 2 : 1); t++)
+            for (int k = 0; k < 2; k++) {
+                for (int64_t i = 0; i < n; i++) values[i] = factors[t] * (k == 0 ? cosine : sine)[i];
+                tensor_write_part(to[t][k], row * half + at, n, values);
+            }
+    }
+}
+
 Status rope_tables(const ModelConfig *config, const RopeConfig *rope, const Layout *layout, Arena *arena, const Device *device, DType dtype,
                    RopeTables *tables) {
     const int64_t dims = rope_dims(rope, config->head_dim), half = dims / 2, limit = config->max_position_embeddings;
@@ -107,17 +127,10 @@ Status rope_tables(const ModelConfig *config, const RopeConfig *rope, const Layo
     for (int32_t s = 0; s < layout->n_segments; s++) {
         const Segment *segment = &layout->segments[s];
         if (by_length) rope_frequencies(rope, dims, limit, tree_length(layout, s), inv_freq, &factor);
-        int64_t position = layout_offset(layout, s);
+        int64_t position = layout_offset(layout->segments, s);
         for (int64_t row = segment->begin; row < segment->end; row++, position++) {
             double scale = rope->query_beta != 0 ? factor * query_scale(rope, position) : factor;
-            for (int64_t i = 0; i < half; i++) {
-                double c = cos((double)position * inv_freq[i]), sine = sin((double)position * inv_freq[i]);
-                tensor_set(tables->cosine, row * half + i, factor * c);
-                tensor_set(tables->sine, row * half + i, factor * sine);
-                if (rope->query_beta == 0) continue;
-                tensor_set(tables->query_cosine, row * half + i, scale * c);
-                tensor_set(tables->query_sine, row * half + i, scale * sine);
-            }
+            write_angles(rope, row, half, position, inv_freq, (const double[]){factor, scale}, tables);
         }
     }
     return ST_OK;

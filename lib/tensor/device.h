@@ -14,6 +14,10 @@ Status host_synchronise(const Device *device);
 static inline double element_get(const Tensor *x, int64_t i) { return dtype_get(x->dtype, x->elements, i); }
 static inline void element_set(Tensor *y, int64_t i, double value) { dtype_set(y->dtype, y->elements, i, value); }
 
+/* The arrays of a layout (layout_upload), for kernels of devices that share the host's memory. */
+static inline const Segment *layout_segments(const Layout *layout) { return layout->arrays.segments->elements; }
+static inline const int32_t *layout_pages(const Layout *layout) { return layout->arrays.pages->elements; }
+
 /* Sets n_dims and shape of a tensor. */
 void tensor_set_shape(Tensor *tensor, int n_dims, const int64_t *shape);
 

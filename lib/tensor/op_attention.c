@@ -30,19 +30,23 @@ Tensor *op_attention(Tape *tape, Tensor *q, Tensor *k, Tensor *v, const Attentio
     ASSERT(tensor_width(q) == args->n_heads * args->head_dim && tensor_width(k) == args->n_kv_heads * args->head_dim,
            "attention of widths %lld and %lld with %lld heads of %lld", (long long)tensor_width(q), (long long)tensor_width(k),
            (long long)args->n_heads, (long long)args->head_dim);
+    ASSERT(args->layout->arrays.segments, "attention with a layout that is not uploaded");
     const Device *device = tape_device(tape);
     bool cached = args->layout->cache != NULL, keep = tape_needs_backward(tape) && !cached, there, have_sums = true;
     Tensor *logsumexp = keep ? tape_result(tape, tape_residual(tape), 2, (int64_t[]){tensor_rows(q), args->n_heads}, &have_sums) : NULL;
     Tensor *y = tape_result(tape, tape_compute(tape), q->n_dims, q->shape, &there);
     if (args->sinks && !keep) logsumexp = tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){tensor_rows(q), args->n_heads});
     if (!y || ((keep || args->sinks) && !logsumexp)) return NULL;
-    if (cached) device->kv_store(args, k, v);
+    if (cached && !args->stored) device->kv_store(args, k, v);
     if (!there || !have_sums) {
         device->attention(args, q, k, v, y, logsumexp);
         if (args->sinks) device->attention_sinks(args->sinks, y, logsumexp);
     }
     Node *node = tape_push(tape, "attention", args->sinks ? attention_with_sinks_backward : attention_backward, (Tensor *[]){q, k, v, args->sinks},
-                           cached ? 0 : args->sinks ? 4 : 3, &y, 1, args, sizeof *args);
+                           cached        ? 0
+                           : args->sinks ? 4
+                                         : 3,
+                           &y, 1, args, sizeof *args);
     if (node) node->saved[0] = logsumexp;
     y->state->saved_by_output = true;
     return y;
@@ -53,7 +57,7 @@ static double seen_pairs(const AttentionArgs *args) {
     double pairs = 0;
     for (int32_t s = 0; s < args->layout->n_segments; s++) {
         const Segment *segment = &args->layout->segments[s];
-        double first = (double)layout_offset(args->layout, s) + 1, n = (double)(segment->end - segment->begin), last = first + n - 1,
+        double first = (double)layout_offset(args->layout->segments, s) + 1, n = (double)(segment->end - segment->begin), last = first + n - 1,
                window = (double)args->window;
         double cut = args->window && last > window ? fmin(n, last - window) : 0; /* only tokens that see a full window */
         pairs += (n - cut) * (first + last - cut) / 2 + cut * window;
@@ -77,23 +81,25 @@ OpCost op_attention_cost(const Node *node, bool backward) {
 const int op_attention_variants = 7;
 
 void op_attention_example(OpExample *example) {
-    static const Segment plain[] = {{0, 9, -1, 0, NULL}};
-    static const Segment packed[] = {{0, 4, -1, 0, NULL}, {4, 9, -1, 0, NULL}};
-    static const Segment shared[] = {{0, 3, -1, 0, NULL}, {3, 6, 0, 0, NULL}, {6, 9, 0, 0, NULL}};
-    static const Segment nested[] = {{0, 3, -1, 0, NULL}, {3, 5, 0, 0, NULL}, {5, 7, 1, 0, NULL}, {7, 9, 0, 0, NULL}};
+    static const Segment plain[] = {{0, 9, -1, 0, 0, 0}};
+    static const Segment packed[] = {{0, 4, -1, 0, 0, 0}, {4, 9, -1, 0, 0, 0}};
+    static const Segment shared[] = {{0, 3, -1, 0, 0, 0}, {3, 6, 0, 0, 0, 0}, {6, 9, 0, 0, 0, 0}};
+    static const Segment nested[] = {{0, 3, -1, 0, 0, 0}, {3, 5, 0, 0, 0, 0}, {5, 7, 1, 0, 0, 0}, {7, 9, 0, 0, 0, 0}};
     static const struct {
         const Segment *segments;
         int n;
         int64_t n_kv_heads, window;
         double softcap;
     } cases[] = {
-        {plain, 1, 2, 0, 0}, {packed, 2, 1, 0, 0}, {shared, 3, 1, 0, 0}, {plain, 1, 2, 3, 0}, {shared, 3, 2, 0, 1.5}, {nested, 4, 1, 4, 0}, {packed, 2, 1, 3, 0},
+        {plain, 1, 2, 0, 0},    {packed, 2, 1, 0, 0}, {shared, 3, 1, 0, 0}, {plain, 1, 2, 3, 0},
+        {shared, 3, 2, 0, 1.5}, {nested, 4, 1, 4, 0}, {packed, 2, 1, 3, 0},
     };
     int c = example->variant;
     int64_t n = 9, head_dim = 4;
     Layout *layout = arena_zero(example->arena, sizeof *layout);
     if (!layout) return;
     *layout = (Layout){.n_tokens = n, .n_segments = cases[c].n, .segments = cases[c].segments};
+    if (layout_upload(layout, example->arena, tape_device(example->tape)) != ST_OK) return;
     AttentionArgs args = {.layout = layout,
                           .n_heads = 2,
                           .n_kv_heads = cases[c].n_kv_heads,

@@ -386,6 +386,10 @@ typedef struct LayerCall {
     Tensor **results;
     int n_results;
     ArenaMark kept_mark;
+    Tensor **shared;            /* as op_layer_shared; n_shared */
+    Tensor *const *before;      /* their values before the layer */
+    int set[LAYER_MOST_SHARED]; /* the places that the layer set; n_set */
+    int n_shared, n_set;
 } LayerCall;
 
 /* Returns the kept values under a new header, so that gradients belong to the new tensor. */
@@ -419,9 +423,16 @@ static void layer_backward(Tape *tape, Node *node) {
     tape->next_result = 0;
     tape->n_results = call->n_results;
     memcpy(tape->results, call->results, (size_t)call->n_results * sizeof *tape->results);
-    Tensor *y = call->layer(tape, node->inputs[0], call->context);
+    for (int i = 0; i < call->n_set; i++) call->shared[call->set[i]] = NULL;
+    Tensor *again[NODE_MAX_OUTPUTS] = {call->layer(tape, node->inputs[0], call->context)};
     tape->keeping = KEEP_NOTHING;
-    if (y && !tensor_grad_move(node->outputs[0], y)) tape_fail(tape, ST_RESOURCE, "a layer computed again has another form than before");
+    for (int i = 0; i < call->n_set; i++) {
+        again[1 + i] = call->shared[call->set[i]];
+        call->shared[call->set[i]] = node->outputs[1 + i];
+    }
+    for (int i = 0; i <= call->n_set; i++)
+        if (again[i] && node->outputs[i]->grad && !tensor_grad_move(node->outputs[i], again[i]))
+            tape_fail(tape, ST_RESOURCE, "a layer computed again has another form than before");
     walk_back(tape, floor);
     tape->record = false;
     arena_rewind(tape->kept, call->kept_mark);
@@ -433,9 +444,27 @@ static void keep_last(Tape *tape, const Tensor *result, Tensor *y) {
     for (int i = 0; i <= last; i++) tape->results[i] = i == last && tape->results[i] == result ? y : NULL;
 }
 
+/* Finds the places that the layer set. With `copy`, copies of the tensors replace them, which live until the step ends. */
+static bool find_set(Tape *tape, LayerCall *call, bool copy) {
+    for (int i = 0; i < call->n_shared; i++) {
+        Tensor *own = call->shared[i], *kept = own;
+        if (own == call->before[i]) continue;
+        ASSERT(call->n_set < LAYER_MOST_SHARED && !call->before[i], "a layer that sets more than %d tensors, or one again", LAYER_MOST_SHARED);
+        if (copy) {
+            if (!(kept = tensor_in(tape, tape->kept, own->dtype, own->n_dims, own->shape))) return false;
+            tape->device->copy(own, kept);
+            kept->needs_grad = own->needs_grad;
+        }
+        kept->state->saved_by_output = true;
+        call->set[call->n_set++] = i;
+        call->shared[i] = kept;
+    }
+    return true;
+}
+
 /* Runs the layer without recording it. With `keeping` KEEP_ALL its result is in `kept`: as the last result kept there, or as a copy. Otherwise it
  * is a copy, in place of x if x is the last layer's result. */
-static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *context, Keeping keeping) {
+static Tensor *run_unrecorded(Tape *tape, LayerCall *call, Tensor *x, Keeping keeping) {
     bool record = tape->record;
     Arena *arena = keeping == KEEP_NOTHING ? tape->data : tape->kept;
     Tensor *y = keeping == KEEP_NOTHING && x == tape->passing ? x : NULL;
@@ -445,7 +474,7 @@ static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *conte
     tape->record = false;
     tape->keeping = keeping;
     tape->n_results = tape->next_result = 0;
-    Tensor *result = layer(tape, x, context);
+    Tensor *result = call->layer(tape, x, call->context);
     tape->keeping = KEEP_NOTHING;
     tape->record = record;
     tape->n_results = tape->next_result;
@@ -458,7 +487,7 @@ static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *conte
         y = result;
     else if (!y)
         y = tensor_in(tape, arena, tape_residual(tape), x->n_dims, x->shape);
-    if (!y) return NULL;
+    if (!y || !find_set(tape, call, true)) return NULL;
     if (!is_kept) tape->device->copy(result, y);
     y->needs_grad = result->needs_grad;
     if (keeping == KEEP_NOTHING) tape->passing = y;
@@ -467,18 +496,30 @@ static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *conte
     return y;
 }
 
-Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context) {
+Tensor *op_layer_shared(Tape *tape, LayerFn *layer, Tensor *x, void *context, Tensor **shared, int n_shared) {
     if (!x || tape->status != ST_OK) return NULL;
-    if (tape->record && tape->checkpointing <= CHECKPOINT_HEAD) return layer(tape, x, context);
+    LayerCall call = {.layer = layer, .context = context, .kept_mark = arena_mark(tape->kept), .shared = shared, .n_shared = n_shared};
+    if (n_shared > 0 && !(call.before = tape_copy(tape, shared, (size_t)n_shared * sizeof(Tensor *)))) return NULL;
+    if (tape->record && tape->checkpointing <= CHECKPOINT_HEAD) {
+        Tensor *y = layer(tape, x, context);
+        return y && find_set(tape, &call, false) ? y : NULL;
+    }
     Keeping keeping = !tape->record ? KEEP_NOTHING : tape->checkpointing == CHECKPOINT_LAYER ? KEEP_COUNT : KEEP_ALL;
-    ArenaMark kept_mark = arena_mark(tape->kept);
-    Tensor *y = run_unrecorded(tape, layer, x, context, keeping);
-    if (!y) return NULL;
-    /* The layer's own parameters may need gradients although x does not: y's flag, found by running the layer, decides. */
-    Tensor wanted = {.needs_grad = y->needs_grad};
-    LayerCall call = {.layer = layer, .context = context, .n_results = tape->n_results, .kept_mark = kept_mark};
+    Tensor *outputs[NODE_MAX_OUTPUTS] = {run_unrecorded(tape, &call, x, keeping)};
+    if (!outputs[0]) return NULL;
+    /* The layer's own parameters may need gradients although x does not: the flags, found by running the layer, decide. */
+    bool needs[NODE_MAX_OUTPUTS] = {outputs[0]->needs_grad};
+    Tensor wanted = {.needs_grad = needs[0]};
+    for (int i = 0; i < call.n_set; i++) {
+        outputs[1 + i] = shared[call.set[i]];
+        wanted.needs_grad |= needs[1 + i] = outputs[1 + i]->needs_grad;
+    }
+    call.n_results = tape->n_results;
     call.results = tape_copy(tape, tape->results, (size_t)tape->n_results * sizeof *tape->results);
-    Node *node = tape_push(tape, "layer", layer_backward, (Tensor *[]){&wanted}, 1, &y, 1, &call, sizeof call);
+    Node *node = tape_push(tape, "layer", layer_backward, (Tensor *[]){&wanted}, 1, outputs, 1 + call.n_set, &call, sizeof call);
+    for (int i = 0; i <= call.n_set; i++) outputs[i]->needs_grad = needs[i];
     if (node) node->inputs[0] = x;
-    return y;
+    return outputs[0];
 }
+
+Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context) { return op_layer_shared(tape, layer, x, context, NULL, 0); }

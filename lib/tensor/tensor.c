@@ -102,9 +102,12 @@ Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, 
 }
 
 Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values) {
-    if (device->host_memory || device->planned) return tensor_make(arena, device, STORAGE_BORROWED, dtype, n_dims, shape, values);
+    const bool planning = device->planned;
+    if ((planning ? device->planned : device)->host_memory) return tensor_make(arena, device, STORAGE_BORROWED, dtype, n_dims, shape, values);
     Tensor *copy = tensor_new(arena, device, dtype, n_dims, shape);
-    return copy && tensor_upload(copy, 0, tensor_count(copy), values) == ST_OK ? copy : NULL;
+    if (!copy || tensor_upload(copy, 0, tensor_count(copy), values) != ST_OK) return NULL;
+    if (planning) copy->elements = values; /* the memory counts, and kernels find the layout */
+    return copy;
 }
 
 Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, const void *values) {
@@ -121,7 +124,23 @@ void tensor_dequantise(const Tensor *tensor, int64_t at, int64_t n, float *value
     codes_read(tensor->dtype, tensor->elements, at, n, tensor->storage->rounds, values);
 }
 
-Tensor *tensor_of_host(Arena *arena, DType dtype, int64_t n, void *values) { return tensor_view(arena, device_cpu(), dtype, 1, &n, values); }
+static void host_find_nonfinite(const Tensor *x, int64_t *index) {
+    const int64_t count = tensor_count(x);
+    const float *floats = x->dtype == DT_F32 ? x->elements : NULL;
+    for (*index = 0; *index < count; ++*index)
+        if (!isfinite(floats ? (double)floats[*index] : element_get(x, *index))) return;
+    *index = -1;
+}
+
+Tensor *tensor_of_host(Arena *arena, DType dtype, int64_t n, void *values) {
+    static const Device host = {.name = "host",
+                                .host_memory = true,
+                                .upload = host_transfer,
+                                .download = host_transfer,
+                                .synchronise = host_synchronise,
+                                .find_nonfinite = host_find_nonfinite};
+    return tensor_view(arena, &host, dtype, 1, &n, values);
+}
 
 Tensor *tensor_reshape(Arena *arena, const Tensor *tensor, int n_dims, const int64_t *shape) {
     Tensor *other = arena_zero(arena, sizeof *other);
@@ -224,19 +243,20 @@ void tensor_read_part(const Tensor *tensor, int64_t at, int64_t n, double *out) 
 
 void tensor_read(const Tensor *tensor, double *out) { tensor_read_part(tensor, 0, tensor_count(tensor), out); }
 
-void tensor_write(Tensor *tensor, const double *values) {
+void tensor_write_part(Tensor *tensor, int64_t at, int64_t n, const double *values) {
     double buffer[PIECE];
-    int64_t count = tensor_count(tensor);
-    for (int64_t done = 0, n; done < count; done += n) {
-        n = count - done;
-        float *floats = tensor_stage(tensor, done, &n, buffer, sizeof buffer);
+    for (int64_t done = 0, some; done < n; done += some) {
+        some = n - done;
+        float *floats = tensor_stage(tensor, at + done, &some, buffer, sizeof buffer);
         if (tensor->dtype == DT_F32)
-            for (int64_t i = 0; i < n; i++) floats[i] = (float)values[done + i];
+            for (int64_t i = 0; i < some; i++) floats[i] = (float)values[done + i];
         else
-            for (int64_t i = 0; i < n; i++) dtype_set(tensor->dtype, floats, i, values[done + i]);
-        (void)tensor_upload(tensor, done, n, floats); /* the device remembers its fault */
+            for (int64_t i = 0; i < some; i++) dtype_set(tensor->dtype, floats, i, values[done + i]);
+        (void)tensor_upload(tensor, at + done, some, floats); /* the device remembers its fault */
     }
 }
+
+void tensor_write(Tensor *tensor, const double *values) { tensor_write_part(tensor, 0, tensor_count(tensor), values); }
 
 void tensor_unpack(Tensor *tensor) {
     Storage *storage = tensor ? tensor->storage : NULL;
@@ -253,11 +273,17 @@ int64_t tensor_find_nonfinite(const Tensor *tensor) {
 
 /* ---- layouts ---- */
 
-int64_t layout_offset(const Layout *layout, int32_t segment) {
-    const Segment *s = &layout->segments[segment];
-    int64_t offset = s->past;
-    for (int32_t up = s->parent; up >= 0; up = layout->segments[up].parent) offset += layout->segments[up].end - layout->segments[up].begin;
+int64_t layout_offset(const Segment *segments, int32_t segment) {
+    int64_t offset = segments[segment].past;
+    for (int32_t up = segments[segment].parent; up >= 0; up = segments[up].parent) offset += segments[up].end - segments[up].begin;
     return offset;
+}
+
+Status layout_upload(Layout *layout, Arena *arena, const Device *device) {
+    layout->arrays.segments =
+        tensor_view(arena, device, DT_I32, 2, (int64_t[]){layout->n_segments, SEGMENT_NUMBERS}, (void *)(uintptr_t)layout->segments);
+    layout->arrays.pages = tensor_view(arena, device, DT_I32, 1, &layout->n_pages, (void *)(uintptr_t)layout->pages);
+    return layout->arrays.segments && layout->arrays.pages ? ST_OK : ST_RESOURCE;
 }
 
 Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *device) {
@@ -266,7 +292,7 @@ Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *devic
     int32_t buffer[PIECE];
     for (int32_t s = 0; s < layout->n_segments; s++) {
         const Segment *segment = &layout->segments[s];
-        int64_t offset = layout_offset(layout, s) - segment->begin;
+        int64_t offset = layout_offset(layout->segments, s) - segment->begin;
         for (int64_t row = segment->begin, n; row < segment->end; row += n) {
             n = segment->end - row;
             int32_t *out = tensor_stage(positions, row, &n, buffer, sizeof buffer);

@@ -67,11 +67,12 @@ Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, 
 Tensor *tensor_header(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape);
 Status tensor_allocate(Tensor *tensor, Arena *arena);
 /* Makes a tensor with the values of an array of the host. On a device that shares the host's memory it is a view of the array, which the caller
- * keeps valid as long as the tensor; on another device it is a copy, made at once. NULL: out of memory, or the device failed. */
+ * keeps valid as long as the tensor; on another device it is a copy, made at once. A device that plans takes the memory of the copy, and reads the
+ * array. NULL: out of memory, or the device failed. */
 Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values);
 /* Makes a view of an array in a mapped file, which the caller keeps mapped. The device must share the host's memory. NULL: out of memory. */
 Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, const void *values);
-/* Makes a tensor of dtype PACKED, which the caller's packing (quant/packing.h) must outlive. Its values are those that packing->read gives. The device
+/* Makes a tensor of dtype PACKED, which the packing (quant/packing.h) must outlive. Its values are those that packing->read gives. The device
  * must share the host's memory. NULL: out of memory. */
 typedef struct Packing Packing;
 Tensor *tensor_packed(Arena *arena, const Device *device, int n_dims, const int64_t *shape, const Packing *packing);
@@ -110,13 +111,14 @@ const void *tensor_piece(const Tensor *tensor, int64_t at, int64_t *n, void *buf
 /* The same for writing: the caller fills what it gets, and gives it to tensor_upload. */
 void *tensor_stage(Tensor *tensor, int64_t at, int64_t *n, void *buffer, size_t size);
 /* Read and write element `i` of the flattened tensor, for tests, messages and small host loops. Any dtype without blocks. These functions and the
- * next three return no status: after a fault of the device values that are read are NaN, and device->synchronise returns the fault. */
+ * next four return no status: after a fault of the device values that are read are NaN, and device->synchronise returns the fault. */
 double tensor_get(const Tensor *tensor, int64_t i);
 void tensor_set(Tensor *tensor, int64_t i, double value);
-/* Copy between a tensor of any dtype without blocks and an array of doubles, and convert. tensor_read_part: elements at..at+n-1. */
+/* Copy between a tensor of any dtype without blocks and an array of doubles, and convert. A part: elements at..at+n-1. */
 void tensor_read(const Tensor *tensor, double *out);
 void tensor_read_part(const Tensor *tensor, int64_t at, int64_t n, double *out);
 void tensor_write(Tensor *tensor, const double *values);
+void tensor_write_part(Tensor *tensor, int64_t at, int64_t n, const double *values);
 /* Computes elements at..at+n-1 of a flattened tensor of a quantised dtype, from any element on. The device must share the host's memory. */
 void tensor_dequantise(const Tensor *tensor, int64_t at, int64_t n, float *values);
 void tensor_unpack(Tensor *tensor); /* frees the packed copies; call it before the memory of a constant tensor is freed */
@@ -128,11 +130,14 @@ int64_t tensor_find_nonfinite(const Tensor *tensor);
 /* A run of consecutive tokens of one sequence. Each token sees itself, the tokens before it in the segment, all tokens of the ancestors, and the
  * sequence's earlier tokens in the cache. */
 typedef struct Segment {
-    int64_t begin, end;   /* rows begin..end-1 of the flat batch; segments are in order and cover the batch */
-    int32_t parent;       /* index of an earlier segment whose tokens precede these; -1 = none. Must be -1 with a cache */
-    int32_t past;         /* tokens of this sequence that are in the cache already; positions start at this number */
-    const int32_t *pages; /* with a cache: its pages in order, cache->page_size tokens each, enough for past + (end - begin) tokens; else NULL */
+    int32_t begin, end; /* rows begin..end-1 of the flat batch; segments are in order and cover the batch */
+    int32_t parent;     /* index of an earlier segment whose tokens precede these; -1 = none. Must be -1 with a cache */
+    int32_t past;       /* tokens of this sequence that are in the cache already; positions start at this number */
+    /* With a cache: index of its first page in Layout.pages, where its pages are in order, cache->page_size tokens each, enough for past +
+     * (end - begin) tokens; and the row of its sequence in the tensors of SequenceStates, if the model has states. Else 0. */
+    int32_t first_page, state;
 } Segment;
+enum { SEGMENT_NUMBERS = sizeof(Segment) / sizeof(int32_t) };
 
 /* Keys and values of earlier tokens, in pages that sequences may share. Token t of page p is row p * page_size + t. */
 typedef struct KvPages {
@@ -145,15 +150,24 @@ typedef struct Layout {
     int64_t n_tokens;
     int32_t n_segments;
     const Segment *segments;
-    KvPages *cache; /* NULL: tokens see only tokens of the batch */
+    KvPages *cache;       /* NULL: tokens see only tokens of the batch */
+    const int32_t *pages; /* with a cache: the pages of all segments, n_pages; a page may be there several times */
+    int64_t n_pages;
     /* With a cache: number of tokens of the whole sequence for each segment, where more tokens come in later batches. NULL: no sequence goes
      * beyond this batch. */
     const int64_t *lengths;
+    /* The arrays that kernels read, i32 on the device: (n_segments, SEGMENT_NUMBERS), each row a Segment, and (n_pages). layout_upload makes them. */
+    struct {
+        const Tensor *segments, *pages;
+    } arrays;
 } Layout;
+/* Makes layout->arrays for kernels of `device`, in `arena`; of arrays that the host shares with the device, they are views. ST_RESOURCE: out of
+ * memory, or the device failed. */
+Status layout_upload(Layout *layout, Arena *arena, const Device *device);
 /* Makes the positions of the tokens in their sequences: (N) i32, in `arena`. NULL: out of memory, or the device failed. */
 Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *device);
 /* Number of tokens before the first token of `segment`: the lengths of its ancestors plus `past`. */
-int64_t layout_offset(const Layout *layout, int32_t segment);
+int64_t layout_offset(const Segment *segments, int32_t segment);
 
 /* ---- arguments of the larger ops ---- */
 
@@ -168,11 +182,26 @@ typedef struct LoraBranch {
     /* end > 0: only rows begin..end-1 have the branch, and the next one has later rows. Such a list has no dropout and no backward pass. */
     int64_t begin, end;
     const struct LoraBranch *next;
+    /* DoRA: the trained length of each row of the changed weight, and the squared lengths of the rows of the weight: (out) each. NULL: plain LoRA.
+     * op_linear does not read them. */
+    Tensor *magnitude, *squares;
+    Tensor *norms; /* of a branch that never changes: dora_norms as soon as norms_known. NULL: they are computed in each pass */
+    bool norms_known;
 } LoraBranch;
+
+/* DoRA of rows begin..end-1, or of all rows if end is 0: their columns are multiplied by magnitude / norms. A list (next) has no backward
+ * pass; rows without an entry are multiplied by 1. */
+typedef struct DoraScale {
+    Tensor *magnitude;   /* (out) */
+    const Tensor *norms; /* (out), of dora_norms: no gradient passes through them. A norm of 0 counts as infinite */
+    int64_t begin, end;
+    const struct DoraScale *next;
+} DoraScale;
 
 typedef struct AttentionArgs {
     const Layout *layout;
-    int layer; /* with a cache: index into KvPages.k and v */
+    int layer;   /* with a cache: index into KvPages.k and v */
+    bool stored; /* with a cache: an earlier block of this `layer` has stored k and v */
     int64_t n_heads, n_kv_heads, head_dim;
     double scale;   /* usually 1 / sqrt(head_dim) */
     int64_t window; /* a token sees itself and the window - 1 before it; 0 = all */
@@ -181,10 +210,10 @@ typedef struct AttentionArgs {
 } AttentionArgs;
 
 /* Columns of a result of op_columns, in units of equal width. */
-typedef struct UnitMap {
+typedef struct ColumnOrder {
     int64_t unit, n;     /* width of a unit; units of the result */
     const int32_t *from; /* of each: the unit of x, or those of `more` after them; -1: zeros. Lives until the step ends */
-} UnitMap;
+} ColumnOrder;
 
 /* Result of op_split; all NULL after a failure. */
 typedef struct Split {
@@ -207,25 +236,26 @@ typedef struct RouterArgs {
 } RouterArgs;
 /* What a layer's router did in a pass, for its load and its auxiliary loss. */
 typedef struct RouterLoad {
-    double *counts, *scores; /* (E): slots of each expert; sums of its scores over all tokens, divided by the token's sum */
-    int64_t n_tokens;
-    double *balance; /* (E): added to the gradient of each token's scores in the backward pass, set before it; NULL: nothing. Softmax only */
+    int64_t n_parts;
+    const int64_t *ends;     /* of each part of the pass, such as a row: the token after its last one */
+    double *counts, *scores; /* (n_parts, E), added to: slots of each expert; its scores of all tokens, divided by the token's sum */
+    double *balance; /* (n_parts, E): added to the gradient of each token's scores, set before the backward pass; NULL: nothing. Softmax only */
 } RouterLoad;
 /* Which tokens each expert of a layer gets, and with which weight. A slot is a choice: token and expert. Slots are in order of experts, within an
  * expert in order of tokens. All arrays live until the step ends. */
 typedef struct Routing {
     int64_t n_tokens, n_experts, top_k;
-    Tensor *weights;         /* (N, k) f32 (f64 on the reference device), with gradients; NULL after a failure */
-    Tensor *rows, *places;   /* (N x k) i32: the token of each slot; its place in `weights` */
-    const int32_t *tokens;   /* the values of `rows` for the host */
-    const int64_t *ends;     /* for the host: slots ends[e - 1] .. ends[e] - 1 are those of expert e */
+    Tensor *weights;       /* (N, k) f32 (f64 on the reference device), with gradients; NULL after a failure */
+    Tensor *rows, *places; /* (N x k) i32: the token of each slot; its place in `weights` */
+    const int32_t *tokens; /* the values of `rows` for the host */
+    const int64_t *ends;   /* for the host: slots ends[e - 1] .. ends[e] - 1 are those of expert e */
 } Routing;
 /* For devices: chooses args->top_k experts, the best first; among equals the first. scores: n_experts, overwritten. */
 void router_choose(const RouterArgs *args, double *scores, int32_t *chosen);
 
 /* Low-rank branches of one linear layer of each expert. */
 typedef struct ExpertLora {
-    Tensor *a, *b; /* of all experts: (E r, in) and (E rows, r), expert after expert */
+    Tensor *a, *b;       /* of all experts: (E r, in) and (E rows, r), expert after expert */
     int64_t rows, first; /* of the rows of B that an expert has, those from `first` on are this layer's; rows 0: `out` */
     double scale;
     const LoraBranch *const *each; /* instead: a branch of its own for each expert, without dropout; NULL entries: none */
@@ -488,6 +518,11 @@ void tape_watch(Tape *tape, const TapeWatch *watch);
  * next layer runs. `context` must stay valid until the step ends. */
 typedef Tensor *LayerFn(Tape *tape, Tensor *x, void *context);
 Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context);
+/* The same for a layer with several results: tensors that later layers read in addition to the residual stream. shared: n_shared places, NULL before
+ * the first layer, which stay valid until the step ends. A layer may read the places that layers before it have set, and set up to LAYER_MOST_SHARED
+ * others. Nothing may overwrite these tensors. Their gradients are the sums over all layers that read them. */
+enum { LAYER_MOST_SHARED = 3 };
+Tensor *op_layer_shared(Tape *tape, LayerFn *layer, Tensor *x, void *context, Tensor **shared, int n_shared);
 
 /* ---- for op_*.c files ---- */
 
@@ -503,7 +538,7 @@ struct StepState {
     const Recompute *recompute;
 };
 
-enum { NODE_MAX_INPUTS = 14, NODE_MAX_OUTPUTS = 3, NODE_MAX_SAVED = 4 };
+enum { NODE_MAX_INPUTS = 14, NODE_MAX_OUTPUTS = 1 + LAYER_MOST_SHARED, NODE_MAX_SAVED = 4 };
 typedef struct Node Node;
 struct Node {
     void (*backward)(Tape *tape, Node *node);
@@ -532,7 +567,7 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
                 int n_outputs, const void *attributes, size_t size);
 void *tape_copy(Tape *tape, const void *bytes, size_t size); /* the copy lives until the step ends; NULL after a failure, which the tape records */
 bool tape_recording(const Tape *tape);
-bool tape_repeats(const Tape *tape); /* a checkpointed layer runs again, in the backward pass */
+bool tape_repeats(const Tape *tape);        /* a checkpointed layer runs again, in the backward pass */
 bool tape_needs_backward(const Tape *tape); /* this run of the op, or its repetition in a checkpointed layer, will have a backward pass */
 /* The gradient buffer of `tensor`. *beta is 0 when the buffer is fresh (write) and 1 when it has a value already (add): backward kernels take
  * `beta` and compute y = result + beta * y. NULL when no gradient is needed. */
@@ -601,6 +636,9 @@ typedef struct LinearArgs {
     const LoraBranch *lora;
 } LinearArgs;
 void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y);
+
+/* The lengths of the rows of W + scale B A for a branch with `squares`: (out) residual dtype. Not recorded. NULL after a failure. */
+Tensor *dora_norms(Tape *tape, const Tensor *weight, const LoraBranch *lora);
 
 /* A lazy op_activation whose only reader is one op_linear or op_linears. The step does not keep its values: they are computed when the product
  * runs, and again when the gradient passes the activation. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lib/infer/infer.h"
+#include "lib/infer/kv_cache.h"
 #include "lib/model/adapter.h"
 #include "lib/model/family.h"
 #include "lib/model/parts.h"
@@ -53,7 +54,7 @@ static Linear one_of(Tape *tape, const Tensor *all, int e, int64_t in, int64_t o
 
 static Tensor *sum_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
     const SumBlock *block = sublayer->block;
-    const StepContext *step = &context->batch.step;
+    const StepContext *step = &context->batch->step;
     Tensor *sum = NULL;
     for (int e = 0; e < EXPERTS; e++) {
         Linear up = block->all_up ? one_of(tape, block->all_up, e, WIDTH, INNER) : block->up[e];
@@ -94,7 +95,7 @@ static void leaky_build(BlockBuilder *builder, const void *given, void *result) 
 
 /* y_t = decay y_(t-1) + x_t. The sum before a segment is that of its parent's last token, or the sequence's state in the cache. */
 static void leaky_sum(const LeakyArgs *args, const Tensor *x, Tensor *y) {
-    const Layout *layout = &args->context->batch.layout;
+    const Layout *layout = &args->context->batch->layout;
     for (int32_t s = 0; s < layout->n_segments; s++) {
         const Segment *segment = &layout->segments[s];
         int64_t offset, parent_end = segment->parent >= 0 ? layout->segments[segment->parent].end : 0;
@@ -120,7 +121,7 @@ static double later_grad(const Layout *layout, int32_t s, const double *grad, in
 
 static void leaky_backward(Tape *tape, Node *node) {
     const LeakyArgs *args = node->attributes;
-    const Layout *layout = &args->context->batch.layout;
+    const Layout *layout = &args->context->batch->layout;
     double beta, *grad = calloc((size_t)(layout->n_tokens * WIDTH), sizeof *grad);
     Tensor *dx = tape_grad(tape, node->inputs[0], &beta), *dy = node->outputs[0]->grad;
     for (int32_t s = layout->n_segments; dx && s-- > 0;)
@@ -147,7 +148,7 @@ static Tensor *op_leaky(Tape *tape, Tensor *x, const LeakyArgs *args) {
 static Tensor *leaky_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
     const LeakyBlock *block = sublayer->block;
     const LeakyArgs args = {context, block->decay, block->state};
-    Tensor *y = op_leaky(tape, linear_forward(&block->in, tape, x, NULL, &context->batch.step), &args);
+    Tensor *y = op_leaky(tape, linear_forward(&block->in, tape, x, NULL, &context->batch->step), &args);
     return sublayer_project(context, sublayer, tape, &block->out, y, residual);
 }
 
@@ -158,6 +159,51 @@ static const LayerForm recurrent = {{
     {&block_gated_mlp, &llama_mlp, "post_attention_layernorm", NULL},
 }};
 
+/* ---- hints: numbers of each token that the first layer computes for all later ones ---- */
+
+typedef struct HintsBlock {
+    Linear in;
+    int place;
+} HintsBlock;
+typedef struct HintedBlock {
+    Linear gate, out;
+    int place, part; /* hints of a layer are a third of the columns */
+} HintedBlock;
+
+static void hints_build(BlockBuilder *builder, const void *given, void *result) {
+    HintsBlock *block = result;
+    (void)given;
+    build_linear(builder, "hints.in_proj", &block->in, WIDTH, 3 * INNER, false);
+    block->place = build_result(builder);
+}
+
+static Tensor *hints_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
+    const HintsBlock *block = sublayer->block;
+    context->shared[block->place] = linear_forward(&block->in, tape, x, NULL, &context->batch->step);
+    return residual;
+}
+
+static const BlockKind block_hints = {sizeof(HintsBlock), hints_build, hints_forward};
+
+static void hinted_build(BlockBuilder *builder, const void *given, void *result) {
+    HintedBlock *block = result;
+    (void)given;
+    build_linear(builder, "hinted.gate_proj", &block->gate, WIDTH, INNER, false);
+    build_linear(builder, "hinted.out_proj", &block->out, INNER, WIDTH, false);
+    block->place = ((const HintsBlock *)builder->model->layers[0].sublayers[0].block)->place;
+    block->part = (int)builder->layer - 1;
+}
+
+static Tensor *hinted_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
+    const HintedBlock *block = sublayer->block;
+    Split hints = op_split(tape, context->shared[block->place], INNER, (int64_t[]){1, 1, 1});
+    Tensor *gate = linear_forward(&block->gate, tape, x, NULL, &context->batch->step);
+    Tensor *y = op_activation(tape, ACT_GELU_TANH, gate, hints.parts[block->part]);
+    return sublayer_project(context, sublayer, tape, &block->out, y, residual);
+}
+
+static const BlockKind block_hinted = {sizeof(HintedBlock), hinted_build, hinted_forward};
+
 /* ---- layers: three forms of the same function ---- */
 
 #define WITH_MLP(kind, form)                                                                                               \
@@ -165,8 +211,7 @@ static const LayerForm recurrent = {{
         { {&block_attention, &llama_attention, "input_layernorm", NULL}, {kind, form, "post_attention_layernorm", NULL}, } \
     }
 static const LayerForm one_mlp = WITH_MLP(&block_mlp, (&(const MlpForm){.up = "mlp.up_proj", .down = "mlp.down_proj"}));
-static const LayerForm list_of_experts =
-    WITH_MLP(&block_sum, (&(const SumForm){.up = "mlp.experts.*.up_proj", .down = "mlp.experts.*.down_proj"}));
+static const LayerForm list_of_experts = WITH_MLP(&block_sum, (&(const SumForm){.up = "mlp.experts.*.up_proj", .down = "mlp.experts.*.down_proj"}));
 static const LayerForm fused_experts =
     WITH_MLP(&block_sum, (&(const SumForm){.up = "mlp.experts.up_proj", .down = "mlp.experts.down_proj", .fused = true}));
 
@@ -329,7 +374,7 @@ static Model *recurrent_model(char dir[512], const Device *device, DType compute
 }
 
 /* A prompt of three tokens with two continuations, and a sequence on its own. */
-static const Segment tree[] = {{0, 3, -1, 0, NULL}, {3, 5, 0, 0, NULL}, {5, 9, 0, 0, NULL}, {9, 12, -1, 0, NULL}};
+static const Segment tree[] = {{0, 3, -1, 0, 0, 0}, {3, 5, 0, 0, 0, 0}, {5, 9, 0, 0, 0, 0}, {9, 12, -1, 0, 0, 0}};
 static const int32_t tree_ids[] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
 enum { TREE_TOKENS = COUNT_OF(tree_ids) };
 
@@ -353,12 +398,10 @@ TEST(a_state_begins_at_zero_and_goes_on_from_a_shared_prompt) {
 }
 
 /* The loss is a weighted sum of all hidden values. */
-static double weighted_loss(const Model *model, bool backward, Checkpointing kind) {
-    Tape *tape = tape_new(model->device, model->compute, 0);
+static double loss_on(Tape *tape, const Model *model, bool backward) {
     double weights[TREE_TOKENS * WIDTH], hidden[TREE_TOKENS * WIDTH], loss = 0;
     const ModelBatch batch = {.ids = tree_ids, .layout = {.n_tokens = TREE_TOKENS, .n_segments = COUNT_OF(tree), .segments = tree}};
     for (size_t i = 0; i < COUNT_OF(weights); i++) weights[i] = rng_normal(rng_key(2, RNG_TEST, 0), i);
-    tape_checkpoint(tape, kind);
     Tensor *result = model_forward(model, tape, &batch);
     check_ok(tape_status(tape));
     tensor_read(result, hidden);
@@ -367,6 +410,13 @@ static double weighted_loss(const Model *model, bool backward, Checkpointing kin
         tensor_seed_grad(tape, result, weights);
         check_ok(tape_backward(tape));
     }
+    return loss;
+}
+
+static double weighted_loss(const Model *model, bool backward, Checkpointing kind) {
+    Tape *tape = tape_new(model->device, model->compute, 0);
+    tape_checkpoint(tape, kind);
+    double loss = loss_on(tape, model, backward);
     tape_free(tape);
     return loss;
 }
@@ -397,6 +447,131 @@ TEST(a_recurrence_learns) {
         }
         assert_int_equal(n_trained, 2);
     }
+    model_free(model);
+    temp_dir_remove(dir);
+}
+
+/* ---- layers with several results ---- */
+
+#define WITH_HINTS(block)                                                                             \
+    {                                                                                                 \
+        {                                                                                             \
+            {block, NULL, NULL, NULL}, {&block_attention, &llama_attention, "input_layernorm", NULL}, \
+                {&block_gated_mlp, &llama_mlp, "post_attention_layernorm", NULL},                     \
+        }                                                                                             \
+    }
+static const LayerForm with_hints = WITH_HINTS(&block_hints), hinted = WITH_HINTS(&block_hinted);
+
+/* Four layers, of which the last two read keys and values of the first two, and all but the first read the hints that the first computes. */
+static Model *sharing_model(const char *dir, const Device *device, DType compute) {
+    Model *model = new_model(dir, &hinted, device, compute);
+    ModelConfig *config = &model->config;
+    config->num_hidden_layers = 4;
+    config->layer_forms = arena_alloc(model->arena, 4 * sizeof *config->layer_forms);
+    config->layer_kv = arena_alloc(model->arena, 4 * sizeof *config->layer_kv);
+    config->layer_window = arena_alloc(model->arena, 4 * sizeof *config->layer_window);
+    for (int64_t l = 0; l < 4; l++) {
+        config->layer_forms[l] = l == 0 ? &with_hints : &hinted;
+        config->layer_kv[l] = l % 2;
+        config->layer_window[l] = l % 2 ? 3 : 0;
+    }
+    return model;
+}
+
+static Model *load_sharing(char dir[512], const Device *device, DType compute) {
+    temp_dir_make(dir, 512);
+    temp_text(dir, "config.json", config_json);
+    Model *model = sharing_model(dir, device, compute);
+    check_ok(model_build(model, false));
+    write_weights(model, temp_file(dir, "model.safetensors"));
+    model_free(model);
+    model = sharing_model(dir, device, compute);
+    check_ok(model_load_weights(model, &(ModelOptions){.device = device, .compute = compute}));
+    const char *targets[] = {"k_proj", "v_proj", "hints.in_proj", "q_proj"};
+    check_ok(model_attach_lora(model, &(LoraConfig){.rank = 2, .alpha = 4, .n_targets = 4, .targets = targets, .lr_ratio = 1}, 1));
+    return model;
+}
+
+static size_t gradients_of(const Model *model, double *out, size_t most) {
+    size_t n = 0;
+    for (size_t p = 0; p < model->params.n; p++) {
+        const Param *param = &model->params.items[p];
+        if (!param->trained) continue;
+        assert_true(n + (size_t)tensor_count(param->tensor) <= most);
+        tensor_read(param_grad(param), out + n);
+        n += (size_t)tensor_count(param->tensor);
+    }
+    return n;
+}
+
+TEST(gradients_of_shared_results_add_up) {
+    char dir[512];
+    Model *model = load_sharing(dir, device_reference(), DT_F64);
+    assert_int_equal(model->n_cache_rows, 2); /* the others keep nothing */
+    assert_int_equal(model->n_shared, 5);
+    weighted_loss(model, true, CHECKPOINT_NONE);
+    size_t n_trained = 0;
+    for (size_t p = 0; p < model->params.n; p++) {
+        const Param *param = &model->params.items[p];
+        if (param->role != PARAM_LORA_B) continue;
+        for (int64_t i = 0; i < tensor_count(param->tensor); i++) {
+            const double step = 2e-6, value = tensor_get(param->tensor, i);
+            double loss[2];
+            for (int side = 0; side < 2; side++) {
+                tensor_set(param->tensor, i, value + (side ? step : -step));
+                loss[side] = weighted_loss(model, false, CHECKPOINT_NONE);
+            }
+            tensor_set(param->tensor, i, value);
+            check_close(tensor_get(param_grad(param), i), (loss[1] - loss[0]) / (2 * step), 1e-7);
+        }
+        n_trained++;
+    }
+    assert_int_equal(n_trained, 4 + 2 + 2 + 1); /* q_proj of all layers, k_proj and v_proj of two, the hints */
+    model_free(model);
+    temp_dir_remove(dir);
+}
+
+TEST(shared_results_have_the_same_bits_with_checkpoints) {
+    enum { MOST = 1024 };
+    static const DType dtypes[] = {DT_F32, DT_BF16};
+    for (size_t d = 0; d < COUNT_OF(dtypes); d++) {
+        double grads[MOST], plain[MOST], loss = 0;
+        char dir[512];
+        Model *model = load_sharing(dir, device_cpu(), dtypes[d]);
+        for (Checkpointing kind = CHECKPOINT_NONE; kind <= CHECKPOINT_LAYER; kind++) {
+            params_zero_grad(&model->params);
+            double its = weighted_loss(model, true, kind);
+            size_t n = gradients_of(model, kind == CHECKPOINT_NONE ? plain : grads, MOST);
+            if (kind == CHECKPOINT_NONE) {
+                loss = its;
+                continue;
+            }
+            assert_true(its == loss);
+            assert_memory_equal(grads, plain, n * sizeof *grads);
+        }
+        model_free(model);
+        temp_dir_remove(dir);
+    }
+}
+
+TEST(shared_results_are_planned) {
+    char dir[512];
+    Model *model = load_sharing(dir, device_cpu(), DT_F32);
+    for (Checkpointing kind = CHECKPOINT_NONE; kind <= CHECKPOINT_LAYER; kind++)
+        for (int backward = 0; backward < 2; backward++) {
+            Tape *real = tape_new(device_cpu(), DT_F32, 0), *meta = tape_new(device_cpu()->planner, DT_F32, 0);
+            tape_checkpoint(real, kind);
+            tape_checkpoint(meta, kind);
+            tape_record(real, backward);
+            tape_record(meta, backward);
+            loss_on(real, model, backward);
+            loss_on(meta, model, backward);
+            const TapeBytes used = tape_bytes(real), planned = tape_bytes(meta);
+            assert_memory_equal(&used, &planned, sizeof used);
+            assert_true(used.kept > 0 || (backward && kind <= CHECKPOINT_HEAD));
+            tape_free(real);
+            tape_free(meta);
+        }
     model_free(model);
     temp_dir_remove(dir);
 }
@@ -463,6 +638,24 @@ TEST(a_session_goes_on_from_its_state_or_begins_anew) {
     temp_dir_remove(dir);
 }
 
+/* Layers that read the keys and values of others read theirs in the cache too; the others' memory is all that a page takes. */
+TEST(shared_keys_and_values_are_in_the_cache_once) {
+    static const size_t lengths[] = {1, 33, 70};
+    static int32_t tokens[COUNT_OF(lengths)][MAX_ROW];
+    Prompt prompts[COUNT_OF(lengths)];
+    char dir[512];
+    Model *model = load_sharing(dir, device_cpu(), DT_F32);
+    assert_int_equal(kv_page_bytes(model), KV_PAGE_SIZE * 2 * 2 * 4 * sizeof(float)); /* of two layers, a head of 4 numbers each */
+    for (size_t p = 0; p < COUNT_OF(lengths); p++) {
+        fill_prompt(tokens[p], lengths[p], p);
+        prompts[p] = (Prompt){tokens[p], lengths[p], p};
+    }
+    const GenerateConfig config = {.sample = plain, .max_new_tokens = 40, .n = 2, .seed = 1};
+    check_ok(generate(model, NULL, prompts, COUNT_OF(lengths), &config, NULL, check_completion, (void *[]){model, prompts}));
+    model_free(model);
+    temp_dir_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_are_found_by_their_number_or_in_one_tensor),
@@ -470,8 +663,12 @@ int main(void) {
         cmocka_unit_test(experts_carry_adapters),
         cmocka_unit_test(a_state_begins_at_zero_and_goes_on_from_a_shared_prompt),
         cmocka_unit_test(a_recurrence_learns),
+        cmocka_unit_test(gradients_of_shared_results_add_up),
+        cmocka_unit_test(shared_results_have_the_same_bits_with_checkpoints),
+        cmocka_unit_test(shared_results_are_planned),
         cmocka_unit_test(a_state_is_kept_with_the_cache_and_copied_to_samples),
         cmocka_unit_test(a_session_goes_on_from_its_state_or_begins_anew),
+        cmocka_unit_test(shared_keys_and_values_are_in_the_cache_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -410,7 +410,7 @@ static double *gradients_of(const char *dir, const ModelBatch *batch, const int3
 /* A prompt with two continuations gives the same as the two whole sequences, in one batch or not; and recomputed layers give the same bits. */
 TEST(segments_and_recomputation_change_nothing) {
     static const int32_t prompt[5] = {3, 11, 7, 20, 5}, answers[2][3] = {{9, 1, 14}, {2, 28, 9}};
-    const Segment tree[] = {{0, 5, -1, 0, NULL}, {5, 8, 0, 0, NULL}, {8, 11, 0, 0, NULL}}, flat[] = {{0, 8, -1, 0, NULL}, {8, 16, -1, 0, NULL}};
+    const Segment tree[] = {{0, 5, -1, 0, 0, 0}, {5, 8, 0, 0, 0, 0}, {8, 11, 0, 0, 0, 0}}, flat[] = {{0, 8, -1, 0, 0, 0}, {8, 16, -1, 0, 0, 0}};
     int32_t tree_ids[11], flat_ids[16], tree_rows[6], flat_rows[6], targets[6];
     double weights[6];
     memcpy(tree_ids, prompt, sizeof prompt);

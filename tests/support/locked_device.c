@@ -113,6 +113,37 @@ static Status locked_transfer(const Device *device, void *to, const void *from, 
 #include "lib/tensor/kernels.def"
 #undef KERNEL
 
+/* A layout without the arrays of the host, so that a kernel that reads them fails. */
+typedef struct OnDevice {
+    AttentionArgs args;
+    Layout layout;
+} OnDevice;
+
+static const AttentionArgs *on_device(const AttentionArgs *args, OnDevice *copy) {
+    *copy = (OnDevice){*args, *args->layout};
+    copy->layout.segments = NULL;
+    copy->layout.pages = NULL;
+    copy->layout.lengths = NULL;
+    copy->args.layout = &copy->layout;
+    return &copy->args;
+}
+
+static void strict_kv_store(const AttentionArgs *args, const Tensor *k, const Tensor *v) {
+    OnDevice copy;
+    locked_kv_store(on_device(args, &copy), k, v);
+}
+
+static void strict_attention(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
+    OnDevice copy;
+    locked_attention(on_device(args, &copy), q, k, v, y, logsumexp);
+}
+
+static void strict_attention_backward(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y,
+                                      const Tensor *logsumexp, const Tensor *dy, const double beta[3], Tensor *dq, Tensor *dk, Tensor *dv) {
+    OnDevice copy;
+    locked_attention_backward(on_device(args, &copy), q, k, v, y, logsumexp, dy, beta, dq, dk, dv);
+}
+
 const Device *device_locked(void) {
     static const BlockSource source = {span_take, span_give_back};
     static Device locked, planner;
@@ -131,5 +162,8 @@ const Device *device_locked(void) {
 #define KERNEL(name, arguments, values) locked.name = locked_##name;
 #include "lib/tensor/kernels.def"
 #undef KERNEL
+    locked.kv_store = strict_kv_store;
+    locked.attention = strict_attention;
+    locked.attention_backward = strict_attention_backward;
     return &locked;
 }

@@ -431,6 +431,12 @@ static const AttentionCase attention_cases[] = {
     {2, {65, 65}, {-1, 0}, 2, 2, 128, 64, 0},
 };
 
+/* With its arrays, which both devices can read. */
+static Layout uploaded(Run *run, Layout layout) {
+    check_ok(layout_upload(&layout, run->arena, run->plain));
+    return layout;
+}
+
 static Layout layout_of(Run *run, const AttentionCase *c) {
     Segment *segments = arena_zero(run->arena, sizeof(Segment) * (size_t)c->n_segments);
     int64_t row = 0;
@@ -438,7 +444,7 @@ static Layout layout_of(Run *run, const AttentionCase *c) {
         segments[s] = (Segment){.begin = row, .end = row + c->lengths[s], .parent = c->parents[s]};
         row += c->lengths[s];
     }
-    return (Layout){.n_tokens = row, .n_segments = c->n_segments, .segments = segments};
+    return uploaded(run, (Layout){.n_tokens = row, .n_segments = c->n_segments, .segments = segments});
 }
 
 static AttentionArgs args_of(const AttentionCase *c, const Layout *layout) {
@@ -541,17 +547,22 @@ static void cached_together(Run *run, const AttentionArgs *whole, KvPages *cache
     for (int32_t s = 0, row_at = 0; s <= TOKENS; s++) { /* the longer one is in the middle */
         int32_t t = s - (s > BEFORE), n = s == BEFORE ? n_many : 1, past = s == BEFORE ? past_of_many : at[t],
                 sequence = s == BEFORE ? 0 : t % SEQUENCES;
-        segments[s] = (Segment){.begin = row_at, .end = row_at + n, .parent = -1, .past = past, .pages = pages[sequence]};
+        segments[s] = (Segment){.begin = row_at, .end = row_at + n, .parent = -1, .past = past, .first_page = sequence * MOST_PAGES};
         memcpy((char *)q->elements + (size_t)row_at * row, (const char *)in[0]->elements + (size_t)(sequence * LENGTH + past) * row, (size_t)n * row);
         row_at += n;
     }
-    Layout layout = {.n_tokens = TOKENS + n_many, .n_segments = TOKENS + 1, .segments = segments, .cache = cache};
+    Layout layout = uploaded(run, (Layout){.n_tokens = TOKENS + n_many,
+                                           .n_segments = TOKENS + 1,
+                                           .segments = segments,
+                                           .cache = cache,
+                                           .pages = pages[0],
+                                           .n_pages = SEQUENCES * MOST_PAGES});
     AttentionArgs args = *whole;
     args.layout = &layout;
     args.layer = 1;
     run->fast->attention(&args, q, in[1], in[2], y, norms);
     for (int32_t s = 0; s <= TOKENS; s++) {
-        int64_t n = segments[s].end - segments[s].begin, from = (segments[s].pages == pages[0] ? 0 : LENGTH) + segments[s].past;
+        int64_t n = segments[s].end - segments[s].begin, from = (segments[s].first_page == 0 ? 0 : LENGTH) + segments[s].past;
         same_bits("a token among others", y, segments[s].begin, want, from, n);
         same_bits("its logsumexp", norms, segments[s].begin, want_norms, from, n);
     }
@@ -586,14 +597,19 @@ static void cache_case(Run *run, DType dtype, int64_t window, double softcap, in
         Segment segments[SEQUENCES];
         Tensor *in[3] = {shaped(run, dtype, 2 * n, q_width), shaped(run, dtype, 2 * n, kv_width), shaped(run, dtype, 2 * n, kv_width)};
         for (int32_t s = 0; s < SEQUENCES; s++) {
-            segments[s] = (Segment){.begin = s * n, .end = (s + 1) * n, .parent = -1, .past = past, .pages = pages[s]};
+            segments[s] = (Segment){.begin = s * n, .end = (s + 1) * n, .parent = -1, .past = past, .first_page = s * MOST_PAGES};
             const Tensor *from[3] = {q, k, v};
             for (int t = 0; t < 3; t++) {
                 const Tensor *part = kernels_cut(run, from[t], s * LENGTH + past, n);
                 memcpy((char *)in[t]->elements + (size_t)s * tensor_bytes(part), part->elements, tensor_bytes(part));
             }
         }
-        Layout layout = {.n_tokens = 2 * n, .n_segments = SEQUENCES, .segments = segments, .cache = &cache};
+        Layout layout = uploaded(run, (Layout){.n_tokens = 2 * n,
+                                               .n_segments = SEQUENCES,
+                                               .segments = segments,
+                                               .cache = &cache,
+                                               .pages = pages[0],
+                                               .n_pages = SEQUENCES * MOST_PAGES});
         AttentionArgs args = args_of(&whole, &layout);
         args.layer = 1;
         Tensor *y = fresh(run, dtype, 2 * n, q_width);

@@ -23,7 +23,7 @@ enum {
     PAIRS = 5 * 6 / 2 + 3 * 4 / 2
 };
 static const int32_t ids[TOKENS] = {1, 2, 3, 4, 5, 6, 7, 8};
-static const Segment segments[] = {{0, 5, -1, 0, NULL}, {5, 8, -1, 0, NULL}};
+static const Segment segments[] = {{0, 5, -1, 0, 0, 0}, {5, 8, -1, 0, 0, 0}};
 
 typedef struct Place {
     char dir[256];
@@ -136,7 +136,7 @@ TEST(a_frozen_weight_takes_no_gradient) {
 
 /* A window of 4 and 3 tokens before the segment: its 6 tokens see 4 each; without the window 4, 5, .. 9. */
 TEST(attention_counts_what_is_seen) {
-    Segment segment = {0, 6, -1, 3, NULL};
+    Segment segment = {0, 6, -1, 3, 0, 0};
     Layout layout = {.n_tokens = 6, .n_segments = 1, .segments = &segment};
     AttentionArgs args = {.layout = &layout, .n_heads = 2, .n_kv_heads = 1, .head_dim = 4};
     Tensor y = {.dtype = DT_F32};

@@ -126,6 +126,7 @@ static void attend(const Kernels *k, int32_t n_segments, int64_t length, bool tr
     Segment segments[16];
     for (int32_t s = 0; s < n_segments; s++) segments[s] = (Segment){.begin = s * length, .end = (s + 1) * length, .parent = tree && s > 0 ? 0 : -1};
     Layout layout = {.n_tokens = n_segments * length, .n_segments = n_segments, .segments = segments};
+    check_ok(layout_upload(&layout, k->arena, k->device));
     AttentionArgs args = {.layout = &layout, .n_heads = 6, .n_kv_heads = 2, .head_dim = 40, .scale = 0.2};
     Tensor *q[4], *kv[4], *norms = tensor_of(k, DT_F32, layout.n_tokens, 6);
     for (int i = 0; i < 4; i++) q[i] = tensor_of(k, k->dtype, layout.n_tokens, 240), kv[i] = tensor_of(k, k->dtype, layout.n_tokens, 80);

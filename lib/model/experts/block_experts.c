@@ -10,8 +10,8 @@ enum { GATE, UP, DOWN, PARTS };
 typedef struct ExpertsBlock {
     Linear router;
     Tensor *choice_bias;
-    Linear *each[PARTS];            /* of each expert; NULL: the checkpoint has all of them together */
-    Linear gate_up, down;           /* of all experts together */
+    Linear *each[PARTS];  /* of each expert; NULL: the checkpoint has all of them together */
+    Linear gate_up, down; /* of all experts together */
     Tensor *gate_up_bias, *down_bias;
     Linear shared[PARTS], shared_scale;
     bool has_shared;
@@ -108,14 +108,14 @@ static bool dropout_refused(const LayerContext *context, Tape *tape, const Exper
     const char *path = together->path;
     for (int64_t e = 0; lora->each && e < n; e++)
         if (lora->each[e] && lora->each[e]->dropout > dropout) dropout = lora->each[e]->dropout, path = each[e].path;
-    if (!context->batch.step.training || dropout == 0) return false;
+    if (!context->batch->step.training || dropout == 0) return false;
     tape_fail(tape, ST_CONFIG, "dropout %g on the adapter of experts ('%s') is not supported: set lora.dropout to 0", dropout, path);
     return true;
 }
 
 /* The branches in this step: the model's, or those of each adapter for its tokens. NULL: none. */
 static const ExpertLora *lora_in_step(const LayerContext *context, Tape *tape, const Linear *each, const Linear *together, int64_t first, int64_t n) {
-    const StepContext *step = &context->batch.step;
+    const StepContext *step = &context->batch->step;
     ExpertLora lora, *newest = NULL;
     if (step->n_adapters == 0) {
         if (!lora_of(tape, context->model->linears, each, together, first, n, &lora)) return NULL;
@@ -178,15 +178,15 @@ static Tensor *router_logits(const LayerContext *context, const ExpertsBlock *bl
         if (!zeros) return NULL;
         tape_device(tape)->fill(zeros, 0);
     }
-    return linear_forward(&block->router, tape, x, zeros, &context->batch.step);
+    return linear_forward(&block->router, tape, x, zeros, &context->batch->step);
 }
 
 /* Adds the expert that all tokens pass to `sum`. Its scale is the weight of the only choice of a router. */
 static Tensor *shared_forward(const LayerContext *context, const ExpertsBlock *block, Tape *tape, Tensor *x, Tensor *sum) {
-    const StepContext *step = &context->batch.step;
+    const StepContext *step = &context->batch->step;
     Tensor *both[2];
     linears_forward((const Linear *[]){&block->shared[GATE], &block->shared[UP]}, 2, tape, x, step, both);
-    Tensor *h = op_activation_passing(tape, context->model->config.activation, both[0], both[1]);
+    Tensor *h = sublayer_activate(context, tape, both[0], both[1], &block->shared[DOWN]);
     if (!block->shared_scale.path) return linear_forward(&block->shared[DOWN], tape, h, sum, step);
     const RouterArgs one = {.kind = ROUTER_SIGMOID, .n_experts = 1, .top_k = 1, .scale = 1};
     Routing scale = op_router(tape, linear_forward(&block->shared_scale, tape, x, NULL, step), NULL, &one, NULL);
@@ -197,7 +197,7 @@ static Tensor *experts_forward(const LayerContext *context, const Sublayer *subl
     const ExpertsBlock *block = sublayer->block;
     bool plain = !sublayer->output_norm.weight && context->model->config.residual_scale == 1;
     Routing routing = op_router(tape, router_logits(context, block, tape, x), block->choice_bias, &context->model->config.experts.router,
-                                context->batch.loads ? &context->batch.loads[block->number] : NULL);
+                                context->batch->loads ? &context->batch->loads[block->number] : NULL);
     Tensor *h = inner_forward(context, block, tape, x, &routing), *y = NULL;
     const ExpertLinear down =
         block->each[DOWN] ? each_linear(context, block, tape, DOWN) : together_linear(context, &block->down, tape, block->down_bias);

@@ -8,11 +8,11 @@
 
 #include <math.h>
 
-/* Where numbers of a token go: see UnitMap. Heads come first in all products, numbers with rotation first within a head. */
+/* Where numbers of a token go: see ColumnOrder. Heads come first in all products, numbers with rotation first within a head. */
 typedef struct LatentMaps {
-    UnitMap c, r;                 /* of [c | r] */
-    UnitMap q, k, v, o;           /* of projections; o: of attention's result */
-    UnitMap q_nope, q_whole, k_whole, latent; /* with a cache */
+    ColumnOrder c, r;                             /* of [c | r] */
+    ColumnOrder q, k, v, o;                       /* of projections; o: of attention's result */
+    ColumnOrder q_nope, q_whole, k_whole, latent; /* with a cache */
 } LatentMaps;
 typedef struct LatentBlock {
     Linear q, q_a, q_b, kv_a, kv_b, o;
@@ -47,7 +47,7 @@ static void map_add(MapBuilder *builder, int64_t first, int64_t columns) {
         builder->list[builder->n++] = first < 0 ? -1 : (int32_t)((first + i) / builder->unit);
 }
 
-static UnitMap map_end(const MapBuilder *builder) { return (UnitMap){builder->unit, builder->n, builder->list}; }
+static ColumnOrder map_end(const MapBuilder *builder) { return (ColumnOrder){builder->unit, builder->n, builder->list}; }
 
 static void maps_build(BlockBuilder *model_builder, LatentMaps *maps) {
     const ModelConfig *config = &model_builder->model->config;
@@ -119,24 +119,22 @@ static void latent_build(BlockBuilder *builder, const void *given, void *result)
     build_linear(builder, form->kv_a, &block->kv_a, c->hidden_size, l->kv_rank + l->rope, c->qkv_bias);
     build_norm(builder, form->kv_norm, &block->kv_norm, l->kv_rank);
     build_linear(builder, form->kv_b, &block->kv_b, l->kv_rank, H * (l->nope + l->v), false);
+    block->kv_b.no_dora = true; /* with a cache its weight is a part of the queries and the results */
     build_linear(builder, form->o, &block->o, H * l->v, c->hidden_size, c->o_bias);
     maps_build(builder, &block->maps);
     double scale = c->attention_scale > 0 ? c->attention_scale : 1 / sqrt((double)D);
     block->args = (AttentionArgs){.n_heads = H, .n_kv_heads = H, .head_dim = D, .scale = scale};
-    block->cached = (AttentionArgs){.layer = build_cache_row(builder, l->kv_rank + l->rope, 0),
-                                    .n_heads = H,
-                                    .n_kv_heads = 1,
-                                    .head_dim = l->kv_rank + l->rope,
-                                    .scale = scale};
+    block->cached = (AttentionArgs){
+        .layer = build_cache_row(builder, l->kv_rank + l->rope, 0), .n_heads = H, .n_kv_heads = 1, .head_dim = l->kv_rank + l->rope, .scale = scale};
 }
 
 static Tensor *queries(const LayerContext *context, const LatentBlock *block, Tape *tape, Tensor *x) {
-    const StepContext *step = &context->batch.step;
-    Tensor *q = block->q.path
-                    ? linear_forward(&block->q, tape, x, NULL, step)
-                    : linear_forward(&block->q_b, tape,
-                                     op_rms_norm(tape, linear_forward(&block->q_a, tape, x, NULL, step), block->q_norm.weight, LATENT_EPS, NULL),
-                                     NULL, step);
+    const StepContext *step = &context->batch->step;
+    Tensor *q =
+        block->q.path
+            ? linear_forward(&block->q, tape, x, NULL, step)
+            : linear_forward(&block->q_b, tape,
+                             op_rms_norm(tape, linear_forward(&block->q_a, tape, x, NULL, step), block->q_norm.weight, LATENT_EPS, NULL), NULL, step);
     return op_columns(tape, q, NULL, &block->maps.q);
 }
 
@@ -147,11 +145,11 @@ static Tensor *cached_forward(const LayerContext *context, const LatentBlock *bl
                              .rows = l->nope + l->v,
                              .count = l->nope,
                              .weight = block->kv_b.weight,
-                             .lora = linear_branch(&block->kv_b, tape, &context->batch.step)};
+                             .lora = linear_branch(&block->kv_b, tape, &context->batch->step)};
     Tensor *inner = head_products(tape, op_columns(tape, q, NULL, &block->maps.q_nope), &products);
     Tensor *whole = op_columns(tape, inner, q, &block->maps.q_whole), *keys = op_columns(tape, c, r, &block->maps.k_whole);
     AttentionArgs args = block->cached;
-    args.layout = &context->batch.layout;
+    args.layout = &context->batch->layout;
     Tensor *y = op_columns(tape, op_attention(tape, whole, keys, keys, &args), NULL, &block->maps.latent);
     products.first = l->nope;
     products.count = l->v;
@@ -162,7 +160,7 @@ static Tensor *cached_forward(const LayerContext *context, const LatentBlock *bl
 static Tensor *latent_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
     const LatentBlock *block = sublayer->block;
     const LatentMaps *maps = &block->maps;
-    const StepContext *step = &context->batch.step;
+    const StepContext *step = &context->batch->step;
     const RopeTables *rope = &context->ropes[block->rope];
     const bool neighbours = context->model->config.rope.neighbours;
     Tensor *q = queries(context, block, tape, x), *both = linear_forward(&block->kv_a, tape, x, NULL, step);
@@ -171,11 +169,11 @@ static Tensor *latent_forward(const LayerContext *context, const Sublayer *subla
     q = op_rope(tape, q, rope->query_cosine, rope->query_sine, block->args.head_dim, neighbours);
     r = op_rope(tape, r, rope->cosine, rope->sine, context->model->config.latent.rope, neighbours);
     if (!q || !c || !r) return NULL;
-    if (context->batch.layout.cache)
+    if (context->batch->layout.cache)
         return sublayer_project(context, sublayer, tape, &block->o, cached_forward(context, block, tape, q, c, r), residual);
     Tensor *kv = linear_forward(&block->kv_b, tape, c, NULL, step);
     AttentionArgs args = block->args;
-    args.layout = &context->batch.layout;
+    args.layout = &context->batch->layout;
     Tensor *k = op_columns(tape, r, kv, &maps->k), *v = op_columns(tape, kv, NULL, &maps->v);
     Tensor *y = op_columns(tape, op_attention(tape, q, k, v, &args), NULL, &maps->o);
     return sublayer_project(context, sublayer, tape, &block->o, y, residual);

@@ -21,6 +21,8 @@ enum {
 /* Sizes that all tasks of one call share. */
 typedef struct AttentionShape {
     const AttentionArgs *args;
+    const Segment *segments; /* of the layout; and its pages */
+    const int32_t *pages;
     int64_t dim, padded; /* head size, and the same rounded up so that rows of tiles are whole vectors */
     int64_t group;       /* query heads for each key/value head */
     int64_t tokens;      /* tokens of a task */
@@ -30,6 +32,8 @@ typedef struct AttentionShape {
 static inline AttentionShape attention_shape(const AttentionArgs *args) {
     int64_t group = args->n_heads / args->n_kv_heads;
     return (AttentionShape){args,
+                            layout_segments(args->layout),
+                            layout_pages(args->layout),
                             args->head_dim,
                             (args->head_dim + 15) / 16 * 16,
                             group,
@@ -59,8 +63,8 @@ static inline int64_t attention_products(const AttentionShape *shape) {
     const Layout *layout = shape->args->layout;
     int64_t products = 0;
     for (int32_t s = 0; s < layout->n_segments; s++) {
-        int64_t length = layout->segments[s].end - layout->segments[s].begin;
-        products += length * (layout_offset(layout, s) + length) * shape->q_width;
+        int64_t length = shape->segments[s].end - shape->segments[s].begin;
+        products += length * (layout_offset(shape->segments, s) + length) * shape->q_width;
     }
     return products;
 }
@@ -69,28 +73,29 @@ static inline int64_t attention_products(const AttentionShape *shape) {
 static inline AttentionTasks attention_tasks(const AttentionShape *shape, int64_t tokens) {
     const Layout *layout = shape->args->layout;
     int64_t n = 0, t = 0, products = attention_products(shape);
-    for (int32_t s = 0; s < layout->n_segments; s++) n += blocks_of(layout->segments[s].end - layout->segments[s].begin, tokens);
+    for (int32_t s = 0; s < layout->n_segments; s++) n += blocks_of(shape->segments[s].end - shape->segments[s].begin, tokens);
     AttentionTask *list = cpu_scratch(CPU_TASKS, (size_t)n * sizeof *list);
     for (int32_t s = 0; s < layout->n_segments; s++)
-        for (int64_t first = 0; first < layout->segments[s].end - layout->segments[s].begin; first += tokens) list[t++] = (AttentionTask){s, first};
+        for (int64_t first = 0; first < shape->segments[s].end - shape->segments[s].begin; first += tokens) list[t++] = (AttentionTask){s, first};
     if (cpu_planning()) products = 0; /* a single thread requests the scratch memory of all threads */
     return (AttentionTasks){list, n * shape->args->n_kv_heads, products > SERIAL_PRODUCTS, products > SERIAL_TILES};
 }
 
 /* Row of the token at `position` of the segment's sequence; *n: number of tokens from there on that are consecutive in memory. */
-static inline int64_t key_run(const Layout *layout, int32_t segment, int64_t position, int64_t *n) {
-    if (layout->cache) {
-        int64_t size = layout->cache->page_size, inside = position % size;
+static inline int64_t key_run(const AttentionShape *shape, int32_t segment, int64_t position, int64_t *n) {
+    const KvPages *cache = shape->args->layout->cache;
+    if (cache) {
+        int64_t size = cache->page_size, inside = position % size;
         *n = size - inside;
-        return layout->segments[segment].pages[position / size] * size + inside;
+        return shape->pages[shape->segments[segment].first_page + position / size] * size + inside;
     }
-    int64_t offset = layout_offset(layout, segment);
+    int64_t offset = layout_offset(shape->segments, segment);
     while (position < offset) {
-        segment = layout->segments[segment].parent;
-        offset = layout_offset(layout, segment);
+        segment = shape->segments[segment].parent;
+        offset = layout_offset(shape->segments, segment);
     }
-    int64_t row = layout->segments[segment].begin + position - offset;
-    *n = layout->segments[segment].end - row;
+    int64_t row = shape->segments[segment].begin + position - offset;
+    *n = shape->segments[segment].end - row;
     return row;
 }
 
@@ -102,7 +107,7 @@ static inline void tile_load(const AttentionShape *shape, const Tensor *tensor, 
     memset(tile, 0, (size_t)(from * padded) * sizeof *tile);
     memset(tile + to * padded, 0, (size_t)((KEY_TILE - to) * padded) * sizeof *tile);
     for (int64_t j = from; j < to;) {
-        int64_t n, row = key_run(shape->args->layout, segment, start + j, &n);
+        int64_t n, row = key_run(shape, segment, start + j, &n);
         for (int64_t end = MIN(to, j + n); j < end; j++, row++) {
             floats_from(tensor, row * shape->kv_width + kv_head * shape->dim, shape->dim, tile + j * padded);
             for (int64_t c = shape->dim; c < padded; c++) tile[j * padded + c] = 0;

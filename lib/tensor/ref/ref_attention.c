@@ -14,23 +14,25 @@ typedef struct Query {
 } Query;
 
 static Query query_at(const AttentionArgs *args, int32_t segment, int64_t row) {
-    int64_t position = layout_offset(args->layout, segment) + row - args->layout->segments[segment].begin;
+    const Segment *segments = layout_segments(args->layout);
+    int64_t position = layout_offset(segments, segment) + row - segments[segment].begin;
     int64_t first = args->window > 0 ? MAX(0, position - args->window + 1) : 0;
     return (Query){args, segment, row, position, first};
 }
 
 static int64_t cache_row(const Layout *layout, const Segment *segment, int64_t position) {
     int64_t size = layout->cache->page_size;
-    return segment->pages[position / size] * size + position % size;
+    return layout_pages(layout)[segment->first_page + position / size] * size + position % size;
 }
 
 /* Row of the token at `position`: in the cache's pages if there is a cache, else in the flat batch, in the segment or an ancestor. */
 static int64_t key_row(const Query *query, int64_t position) {
     const Layout *layout = query->args->layout;
-    if (layout->cache) return cache_row(layout, &layout->segments[query->segment], position);
+    const Segment *segments = layout_segments(layout);
+    if (layout->cache) return cache_row(layout, &segments[query->segment], position);
     int32_t s = query->segment;
-    while (position < layout_offset(layout, s)) s = layout->segments[s].parent;
-    return layout->segments[s].begin + position - layout_offset(layout, s);
+    while (position < layout_offset(segments, s)) s = segments[s].parent;
+    return segments[s].begin + position - layout_offset(segments, s);
 }
 
 static double ref_attention_dot(const Tensor *a, int64_t a_start, const Tensor *b, int64_t b_start, int64_t n) {
@@ -55,7 +57,7 @@ void ref_kv_store(const AttentionArgs *args, const Tensor *k, const Tensor *v) {
     Tensor *pages[] = {layout->cache->k[args->layer], layout->cache->v[args->layer]};
     const Tensor *news[] = {k, v};
     for (int32_t s = 0; s < layout->n_segments; s++) {
-        const Segment *segment = &layout->segments[s];
+        const Segment *segment = &layout_segments(layout)[s];
         for (int64_t row = segment->begin; row < segment->end; row++)
             for (int64_t c = 0; c < 2 * width; c++) {
                 int64_t target = cache_row(layout, segment, segment->past + row - segment->begin) * width + c % width;
@@ -85,18 +87,19 @@ static void attend(const Query *query, int64_t h, const Tensor *q, const Tensor 
 }
 
 static int64_t longest_sequence(const Layout *layout) {
+    const Segment *segments = layout_segments(layout);
     int64_t longest = 0;
-    for (int32_t s = 0; s < layout->n_segments; s++)
-        longest = MAX(longest, layout_offset(layout, s) + layout->segments[s].end - layout->segments[s].begin);
+    for (int32_t s = 0; s < layout->n_segments; s++) longest = MAX(longest, layout_offset(segments, s) + segments[s].end - segments[s].begin);
     return longest;
 }
 
 void ref_attention(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
     const Layout *layout = args->layout;
     const Tensor *keys = layout->cache ? layout->cache->k[args->layer] : k, *values = layout->cache ? layout->cache->v[args->layer] : v;
+    const Segment *segments = layout_segments(layout);
     double *scores = ref_zeros(longest_sequence(layout)), *out = ref_zeros(args->head_dim);
     for (int32_t s = 0; scores && out && s < layout->n_segments; s++)
-        for (int64_t row = layout->segments[s].begin; row < layout->segments[s].end; row++) {
+        for (int64_t row = segments[s].begin; row < segments[s].end; row++) {
             Query query = query_at(args, s, row);
             for (int64_t h = 0; h < args->n_heads; h++) attend(&query, h, q, keys, values, y, logsumexp, scores, out);
         }
@@ -134,8 +137,9 @@ void ref_attention_backward(const AttentionArgs *args, const Tensor *q, const Te
     int64_t n_q = tensor_count(q), n_k = tensor_count(k);
     Sums sums = {ref_zeros(n_q), ref_zeros(n_k), ref_zeros(n_k)};
     bool whole = sums.dq && sums.dk && sums.dv;
+    const Segment *segments = layout_segments(layout);
     for (int32_t s = 0; whole && s < layout->n_segments; s++)
-        for (int64_t row = layout->segments[s].begin; row < layout->segments[s].end; row++) {
+        for (int64_t row = segments[s].begin; row < segments[s].end; row++) {
             Query query = query_at(args, s, row);
             for (int64_t h = 0; h < args->n_heads; h++) attend_backward(&query, h, q, k, v, y, logsumexp, dy, &sums);
         }

@@ -99,13 +99,13 @@ static KeyLines keys_find(const AttentionShape *shape, const Tensor *k, int32_t 
                           int64_t j, int64_t n, float *copy) {
     int64_t size = (int64_t)dtype_size(k->dtype), there;
     if (j >= from && j < to) {
-        int64_t row = key_run(shape->args->layout, segment, start + j, &there);
+        int64_t row = key_run(shape, segment, start + j, &there);
         if (there >= n)
             return (KeyLines){(const char *)k->elements + (row * shape->kv_width + kv_head * shape->dim) * size, shape->kv_width * size, k->dtype};
     }
     memset(copy, 0, (size_t)(n * shape->dim) * sizeof *copy);
     for (int64_t i = MAX((int64_t)0, from - j); i < MIN(n, to - j); i++) {
-        int64_t row = key_run(shape->args->layout, segment, start + j + i, &there);
+        int64_t row = key_run(shape, segment, start + j + i, &there);
         floats_from(k, row * shape->kv_width + kv_head * shape->dim, shape->dim, copy + i * shape->dim);
     }
     return (KeyLines){(const char *)copy, shape->dim * (int64_t)sizeof(float), DT_F32};
@@ -176,7 +176,7 @@ static void skinny_begin(const AttentionShape *shape, const Work *work, int64_t 
 /* Prefetches keys or values at positions begin..end-1 of a sequence. */
 static void keys_prefetch(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t begin, int64_t end) {
     for (int64_t n; begin < end; begin += n) {
-        int64_t row = key_run(shape->args->layout, segment, begin, &n);
+        int64_t row = key_run(shape, segment, begin, &n);
         n = MIN(n, end - begin);
         for (int64_t i = 0; i < n; i++) run_ahead(tensor, (row + i) * shape->kv_width + kv_head * shape->dim, shape->dim);
     }
@@ -196,7 +196,7 @@ static void skinny_attend(const AttentionShape *shape, const Work *work, int64_t
     }
     softmax_rows(shape, work, 0, rows, position, start, to);
     for (int64_t j = seen.begin, n; j < seen.end; j += n) {
-        int64_t row = key_run(shape->args->layout, segment, start + j, &n), later = start + KEY_TILE + j;
+        int64_t row = key_run(shape, segment, start + j, &n), later = start + KEY_TILE + j;
         n = MIN(n, seen.end - j);
         keys_prefetch(shape, k, segment, kv_head, later, MIN(position + 1, later + n));
         values_add(rows, v->dtype, n, work->scores + j, (const char *)v->elements + (row * shape->kv_width + kv_head * shape->dim) * size,
@@ -219,9 +219,9 @@ static void task_finish(const AttentionShape *shape, const Work *work, int64_t f
 static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv_head, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y,
                      Tensor *logsumexp) {
     const AttentionArgs *args = shape->args;
-    const Segment *segment = &args->layout->segments[task.segment];
+    const Segment *segment = &shape->segments[task.segment];
     int64_t first = segment->begin + task.first, n_tokens = MIN(shape->tokens, segment->end - first), rows = n_tokens * shape->group;
-    int64_t position = layout_offset(args->layout, task.segment) + task.first, end = position + n_tokens;
+    int64_t position = layout_offset(shape->segments, task.segment) + task.first, end = position + n_tokens;
     int64_t oldest = args->window > 0 ? MAX((int64_t)0, position - args->window + 1) : 0;
     Work work = work_new(shape);
     if (cpu_planning()) return;
@@ -271,14 +271,15 @@ void ISA_FN(kv_store)(const AttentionArgs *args, const Tensor *k, const Tensor *
         device_reference()->kv_store(args, k, v);
         return;
     }
-    int64_t width = args->n_kv_heads * args->head_dim;
+    const AttentionShape shape = attention_shape(args);
+    int64_t width = shape.kv_width;
 #pragma omp parallel if (layout->n_tokens * width > CPU_SERIAL)
     {
         int32_t s = 0;
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < layout->n_tokens; row++) {
-            while (row >= layout->segments[s].end) s++;
-            int64_t ignored, target = key_run(layout, s, layout->segments[s].past + row - layout->segments[s].begin, &ignored);
+            while (row >= shape.segments[s].end) s++;
+            int64_t ignored, target = key_run(&shape, s, shape.segments[s].past + row - shape.segments[s].begin, &ignored);
             run_copy(k_pages, target * width, k, row * width, width);
             run_copy(v_pages, target * width, v, row * width, width);
         }

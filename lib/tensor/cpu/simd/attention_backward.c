@@ -113,7 +113,7 @@ static void queries_finish(const AttentionShape *shape, int64_t first, int64_t n
 static void queries_run(const Pass *pass, AttentionTask task, int64_t kv_head, float beta, Tensor *dq) {
     const AttentionShape *shape = &pass->shape;
     const AttentionArgs *args = shape->args;
-    const Segment *segment = &args->layout->segments[task.segment];
+    const Segment *segment = &shape->segments[task.segment];
     int64_t padded = shape->padded, first = segment->begin + task.first, n_tokens = MIN(shape->tokens, segment->end - first);
     size_t rows_size = rows_floats(shape, shape->tokens), sum_size = (size_t)(shape->tokens * shape->group * padded),
            tile_size = (size_t)(3 * KEY_TILE * padded);
@@ -122,7 +122,7 @@ static void queries_run(const Pass *pass, AttentionTask task, int64_t kv_head, f
     float *sum = memory + rows_size, *weights = sum + sum_size + tile_size, *gradients = weights + CHUNK_ROWS * KEY_TILE;
     Rows rows = rows_at(shape, shape->tokens, memory);
     Tile tile = tile_at(shape, sum + sum_size);
-    rows_fill(pass, &rows, first, n_tokens, layout_offset(args->layout, task.segment) + task.first, kv_head);
+    rows_fill(pass, &rows, first, n_tokens, layout_offset(shape->segments, task.segment) + task.first, kv_head);
     memset(sum, 0, sum_size * sizeof *sum);
     int64_t oldest = args->window > 0 ? MAX((int64_t)0, rows.position - args->window + 1) : 0, end = rows.position + n_tokens;
     for (int64_t start = oldest / KEY_TILE * KEY_TILE; start < end; start += KEY_TILE) {
@@ -138,8 +138,8 @@ static void queries_run(const Pass *pass, AttentionTask task, int64_t kv_head, f
     queries_finish(shape, first, rows.n, kv_head, sum, beta, dq);
 }
 
-static bool descends(const Layout *layout, int32_t segment, int32_t ancestor) {
-    while (segment > ancestor) segment = layout->segments[segment].parent;
+static bool descends(const Segment *segments, int32_t segment, int32_t ancestor) {
+    while (segment > ancestor) segment = segments[segment].parent;
     return segment == ancestor;
 }
 
@@ -149,8 +149,8 @@ static void keys_collect(const Pass *pass, int32_t segment, int64_t kv_head, con
                          float *gradients, float *dk, float *dv, float *dq) {
     const AttentionShape *shape = &pass->shape;
     const AttentionArgs *args = shape->args;
-    const Segment *seeing = &args->layout->segments[segment];
-    int64_t padded = shape->padded, offset = layout_offset(args->layout, segment), n_tokens = seeing->end - seeing->begin;
+    const Segment *seeing = &shape->segments[segment];
+    int64_t padded = shape->padded, offset = layout_offset(shape->segments, segment), n_tokens = seeing->end - seeing->begin;
     int64_t from_token = MAX((int64_t)0, tile->start - offset), to_token = n_tokens;
     if (args->window > 0) to_token = MIN(n_tokens, tile->start + tile->n - 1 + args->window - offset);
     for (int64_t token = from_token; token < to_token; token += block_tokens) {
@@ -173,8 +173,7 @@ static void keys_collect(const Pass *pass, int32_t segment, int64_t kv_head, con
  * part of dq for an independent segment, else NULL. */
 static void keys_run(const Pass *pass, AttentionTask task, int64_t kv_head, const double beta[3], Tensor *dk, Tensor *dv, float *sums) {
     const AttentionShape *shape = &pass->shape;
-    const Layout *layout = shape->args->layout;
-    const Segment *segment = &layout->segments[task.segment];
+    const Segment *segment = &shape->segments[task.segment];
     int64_t padded = shape->padded, first = segment->begin + task.first, n_keys = MIN((int64_t)KEY_TILE, segment->end - first);
     int64_t block_tokens = MAX((int64_t)1, CHUNK_ROWS / shape->group);
     size_t rows_size = rows_floats(shape, block_tokens), tile_size = (size_t)(KEY_TILE * padded);
@@ -184,10 +183,11 @@ static void keys_run(const Pass *pass, AttentionTask task, int64_t kv_head, cons
           *gradients = weights + CHUNK_ROWS * KEY_TILE;
     Rows rows = rows_at(shape, block_tokens, memory);
     Tile tile = tile_at(shape, memory + rows_size);
-    tile_fill(pass, &tile, task.segment, kv_head, layout_offset(layout, task.segment) + task.first, 0, n_keys);
+    tile_fill(pass, &tile, task.segment, kv_head, layout_offset(shape->segments, task.segment) + task.first, 0, n_keys);
     memset(dkeys, 0, 2 * tile_size * sizeof *dkeys);
-    for (int32_t s = task.segment; s < layout->n_segments; s++)
-        if (descends(layout, s, task.segment)) keys_collect(pass, s, kv_head, &tile, &rows, block_tokens, weights, gradients, dkeys, dvalues, sums);
+    for (int32_t s = task.segment; s < shape->args->layout->n_segments; s++)
+        if (descends(shape->segments, s, task.segment))
+            keys_collect(pass, s, kv_head, &tile, &rows, block_tokens, weights, gradients, dkeys, dvalues, sums);
     for (int64_t j = 0; j < n_keys; j++) {
         int64_t at = (first + j) * shape->kv_width + kv_head * shape->dim;
         if (dk) run_write(dk, at, shape->dim, dkeys + j * padded, (float)beta[1]);
@@ -198,7 +198,7 @@ static void keys_run(const Pass *pass, AttentionTask task, int64_t kv_head, cons
 /* Computes all gradients of an independent segment, one tile of keys after another. */
 static void segment_run(const Pass *pass, int32_t segment, int64_t kv_head, const double beta[3], Tensor *dq, Tensor *dk, Tensor *dv) {
     const AttentionShape *shape = &pass->shape;
-    const Segment *own = &shape->args->layout->segments[segment];
+    const Segment *own = &shape->segments[segment];
     int64_t n_tokens = own->end - own->begin, n = n_tokens * shape->group;
     size_t bytes = (size_t)(n * shape->padded) * sizeof(float);
     float *sums = cpu_scratch(CPU_TILE_C, bytes);
@@ -208,12 +208,12 @@ static void segment_run(const Pass *pass, int32_t segment, int64_t kv_head, cons
 }
 
 /* Whether all segments are without parents, and numerous enough to keep the threads busy. */
-static bool segments_do(const AttentionArgs *args) {
+static bool segments_do(const AttentionShape *shape) {
     enum { TASKS_PER_THREAD = 4 };
-    const Layout *layout = args->layout;
-    if (layout->n_segments * args->n_kv_heads < TASKS_PER_THREAD * (int64_t)omp_get_max_threads()) return false;
-    for (int32_t s = 0; s < layout->n_segments; s++)
-        if (layout->segments[s].parent >= 0) return false;
+    const int32_t n = shape->args->layout->n_segments;
+    if (n * shape->args->n_kv_heads < TASKS_PER_THREAD * (int64_t)omp_get_max_threads()) return false;
+    for (int32_t s = 0; s < n; s++)
+        if (shape->segments[s].parent >= 0) return false;
     return true;
 }
 
@@ -243,7 +243,7 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     float *means = cpu_scratch(CPU_SHARED, (size_t)(layout->n_tokens * args->n_heads) * sizeof(float));
     if (!cpu_planning()) means_compute(&pass.shape, y, dy, layout->n_tokens, means);
     pass.means = means;
-    if (dq && dk && dv && segments_do(args)) {
+    if (dq && dk && dv && segments_do(&pass.shape)) {
 #pragma omp parallel for schedule(dynamic) if (attention_products(&pass.shape) > SERIAL_PRODUCTS && !cpu_planning())
         for (int64_t i = 0; i < layout->n_segments * args->n_kv_heads; i++)
             segment_run(&pass, (int32_t)(i / args->n_kv_heads), i % args->n_kv_heads, beta, dq, dk, dv);

@@ -179,9 +179,9 @@ static void queries_finish(const AttentionShape *shape, const Work *work, Tensor
 static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv_head, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y,
                      Tensor *logsumexp) {
     const AttentionArgs *args = shape->args;
-    const Segment *segment = &args->layout->segments[task.segment];
+    const Segment *segment = &shape->segments[task.segment];
     int64_t first = segment->begin + task.first, n_tokens = MIN(shape->tokens, segment->end - first);
-    int64_t position = layout_offset(args->layout, task.segment) + task.first, end = position + n_tokens;
+    int64_t position = layout_offset(shape->segments, task.segment) + task.first, end = position + n_tokens;
     int64_t oldest = args->window > 0 ? MAX((int64_t)0, position - args->window + 1) : 0;
     Work work = work_new(shape);
     if (cpu_planning()) return;
@@ -198,7 +198,7 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
 static int64_t alone_first(const AttentionShape *shape, AttentionTask *list, int64_t n) {
     int64_t alone = 0;
     for (int64_t i = 0; i < n; i++)
-        if (attends_alone(shape, &shape->args->layout->segments[list[i].segment])) {
+        if (attends_alone(shape, &shape->segments[list[i].segment])) {
             AttentionTask task = list[i];
             list[i] = list[alone];
             list[alone++] = task;

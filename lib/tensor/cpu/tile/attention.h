@@ -120,7 +120,7 @@ static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, i
     for (int64_t j = 0; j < lines; j++)
         if (j < from || j >= to) line_put(tiles, j, NULL, shape->dim);
     for (int64_t j = from; j < to;) {
-        int64_t n, row = key_run(shape->args->layout, segment, start + j, &n);
+        int64_t n, row = key_run(shape, segment, start + j, &n);
         for (int64_t end = MIN(to, j + n); j < end; j++, row++)
             line_put(tiles, j, (const uint16_t *)tensor->elements + row * shape->kv_width + kv_head * shape->dim, shape->dim);
     }

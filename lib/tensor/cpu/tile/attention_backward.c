@@ -73,7 +73,7 @@ static void blocks_make(Pass *pass) {
     const Layout *layout = shape->args->layout;
     int64_t window = shape->args->window;
     for (int32_t s = 0; s < layout->n_segments; s++)
-        pass->n_blocks += blocks_of((layout->segments[s].end - layout->segments[s].begin) * shape->group, BLOCK_ROWS);
+        pass->n_blocks += blocks_of((shape->segments[s].end - shape->segments[s].begin) * shape->group, BLOCK_ROWS);
     size_t table = (size_t)blocks_of(pass->n_blocks * (int64_t)sizeof(Block), 64) * 64,
            counts = (size_t)blocks_of(layout->n_segments * (int64_t)sizeof *pass->taken, 64) * 64;
     char *memory = cpu_scratch(CPU_SHARED, table + counts + (size_t)pass->n_blocks * block_bytes(pass));
@@ -83,7 +83,7 @@ static void blocks_make(Pass *pass) {
     memory += table + counts;
     Block *block = pass->blocks;
     for (int32_t s = 0; s < layout->n_segments; s++) {
-        int64_t rows = (layout->segments[s].end - layout->segments[s].begin) * shape->group, offset = layout_offset(layout, s);
+        int64_t rows = (shape->segments[s].end - shape->segments[s].begin) * shape->group, offset = layout_offset(shape->segments, s);
         for (int64_t first = 0; first < rows; first += BLOCK_ROWS, block++) {
             int64_t n = MIN((int64_t)BLOCK_ROWS, rows - first);
             *block =
@@ -114,10 +114,9 @@ static float tile_attention_backward_dot(const uint16_t *a, const uint16_t *b, i
 
 static void block_begin(const Pass *pass, Block *block, int64_t kv_head) {
     const AttentionShape *shape = &pass->shape;
-    const Layout *layout = shape->args->layout;
     int64_t chunks = pass->chunks;
-    queries_find(shape, layout->segments[block->segment].begin, layout_offset(layout, block->segment), kv_head, block->first, block->n, block->at,
-                 block->positions);
+    queries_find(shape, shape->segments[block->segment].begin, layout_offset(shape->segments, block->segment), kv_head, block->first, block->n,
+                 block->at, block->positions);
     queries_put(shape, pass->q, block->at, block->n, BLOCK_ROWS, block->q);
     tiles_interleave(BLOCK_CHUNKS, chunks, block->q, block->q_pairs);
     tiles_transpose(BLOCK_GROUPS, chunks, block->q, block->q);
@@ -175,7 +174,7 @@ static void tokens_ask(const Pass *pass, const Block *block, int64_t kv_head, in
     const AttentionShape *shape = &pass->shape;
     int64_t first = block->first / shape->group, last = (block->first + block->n - 1) / shape->group, width = shape->group * shape->dim;
     for (int64_t token = first + step; token <= last; token += AHEAD_STEPS) {
-        int64_t row = shape->args->layout->segments[block->segment].begin + token;
+        int64_t row = shape->segments[block->segment].begin + token;
         const char *at = (const char *)tensor->elements + (size_t)(row * shape->q_width + kv_head * width) * dtype_size(tensor->dtype),
                    *end = at + (size_t)width * dtype_size(tensor->dtype);
         for (; at < end; at += 64) {
@@ -339,8 +338,8 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
         transpose_pass(block, work->start + work->n);
 }
 
-static bool descends(const Layout *layout, int32_t segment, int32_t ancestor) {
-    while (segment > ancestor) segment = layout->segments[segment].parent;
+static bool descends(const Segment *segments, int32_t segment, int32_t ancestor) {
+    while (segment > ancestor) segment = segments[segment].parent;
     return segment == ancestor;
 }
 
@@ -357,7 +356,7 @@ static void keys_finish(const Pass *pass, const Work *work, Tiles sums, int64_t 
 /* The first block from `block` on with a query that sees one of the keys; NULL: none. */
 static Block *block_seeing(const Pass *pass, const Work *work, int32_t segment, Block *block) {
     for (; block < pass->blocks + pass->n_blocks; block++)
-        if (block->segment >= segment && descends(pass->shape.args->layout, block->segment, segment) && block->high >= work->start &&
+        if (block->segment >= segment && descends(pass->shape.segments, block->segment, segment) && block->high >= work->start &&
             block->oldest < work->start + work->n)
             return block;
     return NULL;
@@ -366,11 +365,10 @@ static Block *block_seeing(const Pass *pass, const Work *work, int32_t segment, 
 /* Computes one tile of a segment's own keys with the queries of the segment and of its descendants, in order. */
 static void task_run(const Pass *pass, AttentionTask task, int64_t kv_head) {
     const AttentionShape *shape = &pass->shape;
-    const Layout *layout = shape->args->layout;
-    const Segment *segment = &layout->segments[task.segment];
+    const Segment *segment = &shape->segments[task.segment];
     int64_t first = segment->begin + task.first;
     Work work = work_new(pass);
-    work.start = layout_offset(layout, task.segment) + task.first;
+    work.start = layout_offset(shape->segments, task.segment) + task.first;
     work.n = MIN((int64_t)KEYS, segment->end - first);
     keys_put(shape, pass->k, task.segment, kv_head, work.start, 0, work.n, KEYS, work.keys);
     keys_put(shape, pass->v, task.segment, kv_head, work.start, 0, work.n, KEYS, work.values);
@@ -393,7 +391,7 @@ static void tasks_begin(Pass *pass) {
 }
 
 static bool task_take(Pass *pass, int32_t segment, AttentionTask *task) {
-    const Segment *of = &pass->shape.args->layout->segments[segment];
+    const Segment *of = &pass->shape.segments[segment];
     int64_t n = blocks_of(of->end - of->begin, KEYS);
     if (atomic_load_explicit(&pass->taken[segment], memory_order_relaxed) >= n) return false;
     int64_t number = atomic_fetch_add(&pass->taken[segment], 1);

@@ -27,7 +27,7 @@ void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *
 static inline void rows_find(const AttentionShape *shape, int32_t segment, int64_t start, int64_t from, int64_t to, int64_t rows[KEY_TILE]) {
     for (int64_t j = 0; j < KEY_TILE; j++) rows[j] = -1;
     for (int64_t j = from; j < to;) {
-        int64_t n, row = key_run(shape->args->layout, segment, start + j, &n);
+        int64_t n, row = key_run(shape, segment, start + j, &n);
         for (int64_t end = MIN(to, j + n); j < end; j++) rows[j] = row++;
     }
 }

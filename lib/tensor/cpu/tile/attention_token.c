@@ -49,7 +49,7 @@ static void key_tile_find(const Call *call, KeyTile *tile) {
 }
 
 static void key_tile_first(const Call *call, const TokenTask *task, KeyTile *tile) {
-    int64_t position = layout_offset(call->shape->args->layout, task->segment), window = call->shape->args->window;
+    int64_t position = layout_offset(call->shape->segments, task->segment), window = call->shape->args->window;
     int64_t oldest = window > 0 ? MAX((int64_t)0, position - window + 1) : 0;
     *tile = (KeyTile){.task = task, .start = oldest / KEY_TILE * KEY_TILE, .from = oldest % KEY_TILE, .end = position + 1};
     key_tile_find(call, tile);
@@ -148,8 +148,7 @@ static Work work_new(const Call *call, const TokenTask *task) {
     if (cpu_planning()) return work;
     memset(work.own.at, 0, (size_t)(heads * work.own.row));
     memset(work.sum.at, 0, (size_t)work.sum.row);
-    const uint16_t *q =
-        (const uint16_t *)call->q->elements + shape->args->layout->segments[task->segment].begin * shape->q_width + task->head * group * shape->dim;
+    const uint16_t *q = (const uint16_t *)call->q->elements + shape->segments[task->segment].begin * shape->q_width + task->head * group * shape->dim;
     for (int64_t l = 0; l < LANES; l++) {
         line_put(work.queries, l, l < heads * group ? q + l * shape->dim : NULL, shape->dim);
         work.base[l] = -INFINITY;
@@ -406,7 +405,7 @@ static void tile_attend(const Call *call, const KeyTile *tile, Work *work, const
 
 static void work_finish(const Call *call, const TokenTask *task, const Work *work) {
     const AttentionShape *shape = call->shape;
-    int64_t n = task_heads(call, task) * shape->group, row = shape->args->layout->segments[task->segment].begin, first = task->head * shape->group;
+    int64_t n = task_heads(call, task) * shape->group, row = shape->segments[task->segment].begin, first = task->head * shape->group;
     const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0); /* of four columns each */
     float inverse[LANES];
     _mm512_storeu_ps(inverse, _mm512_div_ps(_mm512_set1_ps(1), _mm512_loadu_ps(work->total)));
