@@ -22,8 +22,8 @@ static inline void q8_0_unit(const uint8_t *block, int u, float *restrict values
     for (int i = 0; i < UNIT; i++) values[i] = (float)(int8_t)block[2 + i] * d;
 }
 
-/* Codes of 32 elements, scale * (code - offset) + min: those of the low halves of 16 bytes, then those of the high ones; bit i of `fifth` is the fifth
- * bit of element i. */
+/* 32 elements, scale * (code - offset) + min: codes are the low halves of 16 bytes, then the high ones; bit i of `fifth` is the fifth bit of
+ * element i. */
 static inline __attribute__((always_inline)) void halves_scaled(const uint8_t *bytes, uint32_t fifth, int offset, float scale, const bool has_min,
                                                                 float min, float *restrict values) {
 #if defined(__AVX2__)

@@ -99,8 +99,8 @@ static inline Vec block_scales(const char *b, int64_t line) {
     return halves_widened(bits);
 }
 
-/* q8_0, and q4_0 (`halves`): a word of a line has four codes, which are widened as bf16 is, so that no value goes through memory. Adds the products of
- * `rows` rows with `vectors` vectors of lines of `depth` elements, whole blocks. */
+/* q8_0, and q4_0 (`halves`): a word of a line has four codes, which are widened as bf16 is, so that no value goes through memory. Adds the products
+ * of `rows` rows with `vectors` vectors of lines of `depth` elements, whole blocks. */
 static inline __attribute__((always_inline)) void blocks_multiply(const int rows, const int vectors, const bool halves, const bool rounds,
                                                                   int64_t depth, const float *a, const char *b, int64_t line, float *sums) {
     enum { BLOCK = 32, SCALE = 2 };
