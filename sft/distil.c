@@ -2,7 +2,6 @@
 /* The teacher of tune sft: opening it, its pass over a batch, and what is reported. */
 #include "sft/distil.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +10,7 @@
 struct Distil {
     Model *teacher;
     DivergenceArgs args;
-    /* of a step */
-    double divergence, cross_entropy, count;
+    double sums[DISTIL_NUMBERS]; /* of a step: divergence, cross-entropy, weights of tokens */
     /* of a batch */
     double *values;
     int64_t cap_values;
@@ -161,19 +159,15 @@ Status distil_count(Distil *distil, const Divergences *d, const Batch *batch, Lo
     for (int64_t i = 0; i < n; i++) count += batch->weights[i];
     sums->loss_sum += totals[0];
     sums->count += count;
-    distil->divergence += totals[1];
-    distil->cross_entropy -= totals[2];
-    distil->count += count;
+    distil->sums[0] += totals[1];
+    distil->sums[1] -= totals[2];
+    distil->sums[2] += count;
     return ST_OK;
 }
 
-void distil_begin(Distil *distil) { distil->divergence = distil->cross_entropy = distil->count = 0; }
+double *distil_numbers(Distil *distil) { return distil->sums; }
 
 void distil_metrics(const Distil *distil, Metrics *metrics) {
-    if (distil->count > 0) {
-        metric_set(metrics, "divergence", distil->divergence / distil->count);
-        metric_set(metrics, "cross_entropy", distil->cross_entropy / distil->count);
-    } else {
-        metric_set(metrics, "perplexity", exp(metric_get(metrics, "loss")));
-    }
+    metric_set(metrics, "divergence", distil->sums[0] / distil->sums[2]);
+    metric_set(metrics, "cross_entropy", distil->sums[1] / distil->sums[2]);
 }

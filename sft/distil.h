@@ -17,8 +17,9 @@ void distil_close(Distil *distil); /* NULL is fine */
 Status distil_forward(Distil *distil, const Model *student, Tape *tape, const Batch *batch, Divergences *d);
 /* Adds the losses of a batch to the sums of the step. */
 Status distil_count(Distil *distil, const Divergences *d, const Batch *batch, LossSums *sums);
-void distil_begin(Distil *distil); /* a step or an evaluation begins */
-/* Of a step: divergence and cross_entropy, means over its tokens by weight. Of an evaluation: perplexity. */
+enum { DISTIL_NUMBERS = 3 };
+double *distil_numbers(Distil *distil); /* for Objective.numbers: sums over the step */
+/* divergence and cross_entropy of a step, means over its tokens by weight */
 void distil_metrics(const Distil *distil, Metrics *metrics);
 
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Merging: one list of tensors to write; each is the base's tensor plus the deltas of the adapters, computed in blocks of rows. */
+#include "lib/base/log.h"
+#include "lib/base/sha256.h"
 #include "lib/base/system.h"
 #include "sft/merge_parts.h"
 
@@ -15,6 +17,8 @@ enum { BLOCK_ELEMENTS = 1 << 20 };
 
 static size_t head_module(const Merge *merge) { return merge->base->n_modules - 1; }
 
+const char *merge_target(const MergeConfig *config) { return config->onto ? config->onto : config->base; }
+
 Tensor *module_tensor(const Model *model, size_t module, bool bias) { return bias ? *model->modules[module].bias : *model->modules[module].weight; }
 
 /* ---- tensors that an adapter changes ---- */
@@ -22,6 +26,11 @@ Tensor *module_tensor(const Model *model, size_t module, bool bias) { return bia
 bool module_change(const Model *model, size_t module, int64_t expert, LoraBranch *branch, Tensor parts[2]) {
     const Linear *linear = model->modules[module].linear;
     return linear && linear_change(linear, expert, branch, parts);
+}
+
+Tensor *module_magnitude(const Model *model, size_t module) {
+    const Linear *linear = model->modules[module].linear;
+    return linear && linear->lora ? linear->lora->magnitude : NULL;
 }
 
 int64_t module_experts(const Model *model, size_t module) {
@@ -142,8 +151,8 @@ static Status list_jobs(Merge *merge) {
 
 /* ---- the sum ---- */
 
-/* Adds rows first .. first + n - 1 of `scale` B A (of its transpose for weights that are stored (in, out)) to the block's change, from row `at` of the
- * block on. */
+/* Adds rows first .. first + n - 1 of `scale` B A (of its transpose for weights that are stored (in, out)) to the block's change, from row `at` of
+ * the block on. */
 static Status add_lora(const LoraBranch *lora, bool in_out, double scale, int64_t first, int64_t n, int64_t at, Block *block) {
     int64_t rank = lora->a->shape[0], in = lora->a->shape[1];
     float *change = block->change + at * block->cols;
@@ -172,8 +181,7 @@ static Status add_changes(const Model *adapted, size_t module, bool in_out, doub
             end = block->first + block->n;
     for (int64_t row = block->first, n; row < end; row += n) {
         n = MIN(end, (row / each + 1) * each) - row;
-        if (module_change(adapted, module, row / each, &lora, parts))
-            TRY(add_lora(&lora, in_out, scale, row % each, n, row - block->first, block));
+        if (module_change(adapted, module, row / each, &lora, parts)) TRY(add_lora(&lora, in_out, scale, row % each, n, row - block->first, block));
     }
     return ST_OK;
 }
@@ -209,6 +217,37 @@ Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, 
     return block->factors && block->delta ? ST_OK : ST_RESOURCE;
 }
 
+/* The change from W to magnitude / norm * (W + scale B A), whose scale B A is in block->change. */
+static void scale_by_magnitude(const Tensor *magnitude, bool in_out, Block *block) {
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < block->n; r++)
+        for (int64_t c = 0; c < block->cols; c++) {
+            const int64_t o = in_out ? c : block->first + r, i = r * block->cols + c;
+            const double factor = block->norms[o] == 0 ? 0 : tensor_get(magnitude, o) / block->norms[o];
+            block->change[i] = (float)((factor - 1) * (double)block->base[i] + factor * (double)block->change[i]);
+        }
+}
+
+Status block_find_norms(const Merge *merge, size_t module, Arena *arena, Block *block) {
+    const Tensor *magnitude = module_magnitude(merge->adapted[0], module);
+    if (!magnitude) return ST_OK;
+    const Tensor *weight = module_tensor(merge->base, module, false);
+    const int64_t rows = tensor_rows(weight), step = block->n;
+    double *squares = arena_zero(arena, (size_t)tensor_count(magnitude) * sizeof *squares);
+    if (!squares) return ST_RESOURCE;
+    for (int64_t first = 0; first < rows; first += step) {
+        TRY(block_fill(merge, module, false, first, MIN(step, rows - first), block));
+        for (int64_t i = 0; i < block->n * block->cols; i++) {
+            double sum = (double)block->base[i] + (double)block->change[i];
+            squares[weight->in_out ? i % block->cols : first + i / block->cols] += sum * sum;
+        }
+    }
+    for (int64_t o = 0; o < tensor_count(magnitude); o++) squares[o] = sqrt(squares[o]);
+    block->norms = squares;
+    block->n = step;
+    return ST_OK;
+}
+
 Status block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int64_t n, Block *block) {
     const Tensor *tensor = module_tensor(merge->base, module, bias);
     int64_t at = first * block->cols;
@@ -228,6 +267,7 @@ Status block_fill(const Merge *merge, size_t module, bool bias, int64_t first, i
         const Tensor *saved = module_saved(merge->adapted[k], module, bias);
         if (saved) status = add_saved(saved, weight, at, block);
         if (!bias && status == ST_OK) status = add_changes(merge->adapted[k], module, tensor->in_out, weight, block);
+        if (!bias && status == ST_OK && block->norms) scale_by_magnitude(module_magnitude(merge->adapted[k], module), tensor->in_out, block);
     }
     return status;
 }
@@ -287,6 +327,7 @@ static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer)
     if (!arena) return status_fail(ST_RESOURCE, "out of memory for '%s'", job->name);
     Block block;
     Status status = block_new(merge, arena, job->module, rows, cols, &block);
+    if (status == ST_OK && job->result->changed && !job->bias) status = block_find_norms(merge, job->module, arena, &block);
     int64_t step = block.n;
     uint8_t *stored = status == ST_OK ? arena_alloc(arena, dtype_bytes(job->dtype, step * cols)) : NULL;
     if (!stored) status = ST_RESOURCE;
@@ -371,12 +412,12 @@ static Status write_index(const Merge *merge) {
 static Status write_template(const Merge *merge) {
     const MergeConfig *config = merge->config;
     ChatTemplate *base, *own;
-    TRY(chat_template_load(config->base, NULL, NULL, &base));
+    TRY(chat_template_load(merge_target(config), NULL, NULL, &base));
     Slice before = base ? chat_template_source(base, false) : (Slice){0};
     Status status = ST_OK;
     bool found = false;
     for (size_t k = 0; k < config->n_adapters && status == ST_OK && !found; k++) {
-        status = chat_template_load(config->base, config->adapters[k].dir, NULL, &own);
+        status = chat_template_load(merge_target(config), config->adapters[k].dir, NULL, &own);
         if (status != ST_OK || !own) continue;
         Slice source = chat_template_source(own, false);
         found = source.len != before.len || memcmp(source.data, before.data, source.len) != 0;
@@ -391,10 +432,11 @@ static Status write_directory(Merge *merge) {
     const WeightFile *files = merge->base->files;
     for (size_t f = 0; f < files->n_files; f++) TRY(write_file(merge, f));
     if (files->n_files > 1 || strcmp(file_name(merge, 0), "model.safetensors") != 0) TRY(write_index(merge));
-    TRY(model_copy_files(merge->config->base, merge->made));
+    TRY(model_copy_files(merge_target(merge->config), merge->made));
     TRY(write_template(merge));
     DType dtype = merge->config->convert ? merge->config->dtype : merge->base->config.stored_dtype;
-    return model_copy_config(merge->config->base, merge->made, dtype, (merge->base->head && merge->base->head != merge->base->embed) || merge->untie,
+    return model_copy_config(merge_target(merge->config), merge->made, dtype,
+                             (merge->base->head && merge->base->head != merge->base->embed) || merge->untie,
                              merge->base->score ? merge->base->config.family->class_name : NULL);
 }
 
@@ -405,7 +447,7 @@ static Status check_output(const Merge *merge) {
     const MergeConfig *config = merge->config;
     if (file_exists(config->output)) return status_fail(ST_CONFIG, "output '%s' is a file", config->output);
     if (!dir_exists(config->output)) return ST_OK;
-    bool input = same_folder(config->output, config->base);
+    bool input = same_folder(config->output, config->base) || (config->onto && same_folder(config->output, config->onto));
     for (size_t i = 0; i < config->n_adapters; i++) input |= same_folder(config->output, config->adapters[i].dir);
     if (input) return status_fail(ST_CONFIG, "output '%s' is one of the inputs", config->output);
     if (!config->force) {
@@ -421,12 +463,40 @@ static Status check_output(const Merge *merge) {
 /* Whether one of the adapters is a reward model's. */
 static Status find_scores(Merge *merge) {
     ModelConfig base;
-    TRY(model_config_read(merge->config->base, merge->arena, &base));
+    TRY(model_config_read(merge_target(merge->config), merge->arena, &base));
     merge->scores = base.scores;
     for (size_t i = 0; i < merge->config->n_adapters; i++) {
         LoraConfig lora;
         TRY(adapter_config_read(merge->config->adapters[i].dir, merge->arena, &lora));
         merge->scores |= module_matches("score", lora.saved, lora.n_saved);
+    }
+    return ST_OK;
+}
+
+/* A sum with another adapter, or a part of the change, is not DoRA any more. */
+static Status check_dora(const Merge *merge) {
+    const MergeConfig *config = merge->config;
+    for (size_t i = 0; i < config->n_adapters; i++) {
+        if (!merge->adapted[i]->lora.use_dora || (config->n_adapters == 1 && config->adapters[i].weight == 1)) continue;
+        status_fail(ST_CONFIG, "the adapter in '%s' is DoRA: it is merged alone, with weight 1", config->adapters[i].dir);
+        return status_hint(ST_CONFIG, "merge it first, and other adapters into the result");
+    }
+    return ST_OK;
+}
+
+/* Tells when an adapter was trained on other values than it is merged into. */
+static Status check_base(const Merge *merge) {
+    const MergeConfig *config = merge->config;
+    char own[SHA256_TEXT] = "";
+    for (size_t i = 0; i < config->n_adapters && !config->onto; i++) {
+        const char *base, *digest;
+        TRY(adapter_base_digest(config->adapters[i].dir, merge->arena, &base, &digest));
+        if (digest[0] && !own[0]) TRY(model_base_digest(merge->base, own));
+        if (digest[0] && strcmp(digest, own) != 0)
+            log_message(LOG_WARNING,
+                        "the adapter in '%s' was trained on other weights than those in '%s' (tune_base): the result computes something else; it was "
+                        "trained on '%s', and tune merge %s ... --onto %s prints by how much",
+                        config->adapters[i].dir, config->base, base, base, config->base);
     }
     return ST_OK;
 }
@@ -438,15 +508,16 @@ static Status load_all(Merge *merge) {
     options.scores = merge->scores;
     merge->adapted = arena_zero(merge->arena, (config->n_adapters + 1) * sizeof *merge->adapted);
     if (!merge->adapted) return ST_RESOURCE;
-    TRY(model_load(config->base, &options, &merge->base));
+    TRY(model_load(merge_target(config), &options, &merge->base));
     /* the base has no score, so only the adapters give one */
     if (merge->scores && !merge->base->config.scores) tensor_device(merge->base->score)->fill(merge->base->score, 0);
     options.skip_nan_check = true; /* one message is enough */
     for (size_t i = 0; i < config->n_adapters; i++) {
-        TRY(model_load(config->base, &options, &merge->adapted[i]));
+        TRY(model_load(merge_target(config), &options, &merge->adapted[i]));
         TRY(adapter_load(merge->adapted[i], config->adapters[i].dir, false));
     }
-    return ST_OK;
+    TRY(check_base(merge));
+    return check_dora(merge);
 }
 
 static Status write_output(void *context, const char *made) {
@@ -455,7 +526,10 @@ static Status write_output(void *context, const char *made) {
     TRY(check_output(merge)); /* another process may have created it meanwhile */
     TRY(dir_check_space(made, all_bytes(merge)));
     TRY(write_directory(merge));
-    return merge->config->prove ? merge_prove(merge) : ST_OK;
+    merge->result->quantised = weight_file_is_quantised(merge->base->files);
+    if (merge->result->quantised) TRY(merge_requantise(merge));
+    merge->result->proved = merge->config->prove || merge->config->onto || merge->result->quantised;
+    return merge->result->proved ? merge_prove(merge) : ST_OK;
 }
 
 static Status merge_build(Merge *merge) {

@@ -17,13 +17,15 @@ typedef struct MergeAdapter {
 } MergeAdapter;
 typedef struct MergeConfig {
     const char *base; /* Hugging Face directory or GGUF file; quantised weights are merged as their values, rounded once */
+    /* The adapters, which were trained on `base`, are added to this model instead, from which `base` was quantised; NULL: to `base` itself */
+    const char *onto;
     const MergeAdapter *adapters;
     size_t n_adapters;
     const char *output;
     bool force;   /* an existing model directory is replaced; the old one is renamed to NAME.1, NAME.2, ... */
     bool convert; /* all weights in `dtype` (f32, bf16, f16); otherwise each in the dtype of the base */
     DType dtype;
-    bool prove; /* run both models on a few tokens and compare */
+    bool prove; /* run both models on a few tokens and compare; always with `onto` or a quantised base */
     Runtime runtime;
     void (*on_tensor)(void *context, size_t done, size_t n); /* may be NULL */
     void *context;
@@ -44,7 +46,13 @@ typedef struct MergeResult {
     double delta_lost, unmoved;
     const char *kept; /* the new place of the model that was in the output before; NULL: there was none */
     bool scores;      /* the result is a reward model */
-    /* With `prove`, for language models: mean KL(unmerged || merged) in nats, and the share of positions with the same most likely token */
+    bool quantised;   /* the model that the adapters were added to */
+    /* Of a quantised model: if the merged weights were quantised again in the same forms, the norm of the rounding error as a share of the norm of
+     * the adapters' changes; requantised: it is known */
+    bool requantised;
+    double requantised_lost;
+    bool proved; /* the following are known */
+    /* For language models: mean KL(unmerged || merged) in nats, and the share of positions with the same most likely token */
     double kl, top1_agreement;
     double score_error; /* for reward models: the largest difference between scores of the unmerged and the merged model */
     Arena *arena;
@@ -54,7 +62,8 @@ typedef struct MergeResult {
  * (modules_to_save) is weight x (trained - base). If the base ties embedding and head and one of them is fully trained, they are untied:
  * lm_head.weight is written and config.json says so. Adapters of reward models (modules_to_save: [score]) make a ...ForSequenceClassification with
  * one label; if the base has no score, its score counts as zeros. Tensors are divided into files as in the base. ST_INPUT: a broken base or adapter,
- * an adapter of another model; ST_CONFIG: the output exists; ST_NUMERIC: a value exceeds the dtype's range; ST_RESOURCE; ST_INTERRUPTED. The caller
+ * an adapter of another model; ST_CONFIG: the output exists, DoRA with other
+ * adapters or weights; ST_NUMERIC: a value exceeds the dtype's range; ST_RESOURCE; ST_INTERRUPTED. The caller
  * calls merge_free. */
 Status merge_run(const MergeConfig *config, MergeResult **result);
 void merge_free(MergeResult *result);

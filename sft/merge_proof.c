@@ -48,6 +48,12 @@ static Status attach_branches(const Merge *merge, size_t module) {
         !(all->b = tensor_new(merge->arena, base->device, DT_F32, 2, (int64_t[]){n * linear->out, rank})))
         return ST_RESOURCE;
     for (int64_t e = 0; e < n; e++) join_branches(merge, module, e, rank, all);
+    all->magnitude = module_magnitude(merge->adapted[0], module); /* of the only adapter */
+    if (all->magnitude) {
+        all->squares = tensor_new(merge->arena, base->device, DT_F32, 1, &linear->out);
+        if (!all->squares) return ST_RESOURCE;
+        base->device->dora_squares(linear->weight, all->squares);
+    }
     all->scale = 1;
     linear->lora = all;
     return ST_OK;
@@ -127,7 +133,7 @@ static void compare_scores(const float *before, const float *after, MergeResult 
     }
 }
 
-Status merge_prove(Merge *merge) {
+static Status prove_base(Merge *merge) {
     for (size_t m = 0; m < merge->base->n_modules; m++) {
         TRY(attach_branches(merge, m));
         TRY(attach_saved(merge, m, false));
@@ -149,5 +155,26 @@ Status merge_prove(Merge *merge) {
     free(before);
     free(after);
     model_free(merged);
+    return status;
+}
+
+Status merge_prove(Merge *merge) {
+    const MergeConfig *config = merge->config;
+    Model *target = merge->base, *trained = NULL;
+    if (!config->onto) return prove_base(merge);
+    TRY(model_load(
+        config->base,
+        &(ModelOptions){
+            .device = config->runtime.device, .compute = config->runtime.compute, .streamed = true, .scores = merge->scores, .skip_nan_check = true},
+        &trained));
+    Status status = ST_OK;
+    if (trained->n_modules != target->n_modules) {
+        status = status_fail(ST_INPUT, "'%s' and '%s' are different models", config->base, config->onto);
+    } else {
+        merge->base = trained;
+        status = prove_base(merge);
+        merge->base = target;
+    }
+    model_free(trained);
     return status;
 }

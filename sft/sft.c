@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/train/router_loads.h"
 #include "lib/train/trainer.h"
 #include "sft/distil.h"
 #include "sft/started.h"
@@ -16,6 +17,7 @@ typedef struct Sft {
     DataCheck check;
     SftLoss loss;
     Distil *distil; /* NULL: there is no teacher */
+    RouterLoads routers;
     /* of one batch */
     Batch batch;
     RngKey *noise_keys;     /* one for each segment */
@@ -49,6 +51,7 @@ static Status sft_forward(Sft *sft, const Model *model, Tape *tape, bool mean, T
     Tensor *targets = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, batch->targets);
     if (!rows || !targets) return ST_RESOURCE;
     TRY(reserve_values(sft, n));
+    TRY(router_loads_pass(&sft->routers, &sft->batch.model));
     Tensor *hidden = model_forward(model, tape, &batch->model);
     LogprobArgs args = model->logprob;
     args.mean = mean;
@@ -57,6 +60,7 @@ static Status sft_forward(Sft *sft, const Model *model, Tape *tape, bool mean, T
     memset(sft->values, 0, (size_t)n * sizeof *sft->values);
     memset(sft->means, 0, (size_t)n * sizeof *sft->means);
     if (!device_computes(tape_device(tape))) return ST_OK; /* the meta device computes no values */
+    router_loads_count(&sft->routers);
     tensor_read(p->logprob, sft->values);
     if (mean) tensor_read(p->mean, sft->means);
     return ST_OK;
@@ -132,6 +136,7 @@ static Status sft_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
     TRY(batch_build(pass->held_out ? sft->rows.eval : sft->rows.train, pass->rows, pass->n, &sft->batch));
     if (pass->training && device_computes(tape_device(pass->tape))) TRY(draw_noise(sft, trainer->recipe, pass));
     sft->batch.model.step = pass->dropout;
+    sft->batch.model.loads = NULL; /* sft_forward sets them: a teacher has routers of its own */
     sums->tokens += sft->batch.model.layout.n_tokens;
     sums->loss_tokens += sft->batch.n_targets;
     if (sft->batch.n_targets == 0) return ST_OK; /* no token of these rows is trained; other batches of the step have some */
@@ -143,7 +148,7 @@ static Status sft_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
 static Status sft_begin(Trainer *trainer, const Pass *all, double *divisor) {
     const Sft *sft = trainer->context;
     double weights = 0;
-    if (sft->distil) distil_begin(sft->distil);
+    router_loads_begin(&((Sft *)trainer->context)->routers, all->n);
     if (all->held_out) return ST_OK;
     for (size_t i = 0; i < all->n; i++) {
         Example example = dataset_example(sft->rows.train, all->rows[i]);
@@ -174,6 +179,7 @@ static Status sft_open(Trainer *trainer, RunPlan *plan) {
     TRY(data_check(rows, &trainer->model->config, &sft->check));
     TRY(started_sample(rows->train, rows->tokenizer, plan));
     TRY(distil_open(trainer, rows, plan, &sft->distil));
+    TRY(router_loads_open(&sft->routers, trainer->model, trainer->recipe->train_router_aux_loss_coef));
     recipe_rows_are_read(rows);
     trainer->train = rows->train;
     trainer->eval = rows->eval;
@@ -198,6 +204,7 @@ static void sft_release(Trainer *trainer) {
     Sft *sft = trainer->context;
     data_check_release(&sft->check);
     distil_close(sft->distil);
+    router_loads_release(&sft->routers);
     batch_release(&sft->batch);
     free(sft->noise_keys);
     free(sft->values);
@@ -205,21 +212,29 @@ static void sft_release(Trainer *trainer) {
     recipe_rows_close(&sft->rows);
 }
 
-static void sft_metrics(const Trainer *trainer, Metrics *metrics) {
-    const Sft *sft = trainer->context;
-    distil_metrics(sft->distil, metrics);
+static double *sft_numbers(Trainer *trainer, size_t *n) {
+    Sft *sft = trainer->context;
+    *n = sft->distil ? DISTIL_NUMBERS : 0;
+    return sft->distil ? distil_numbers(sft->distil) : NULL;
 }
 
-static const Objective objective = {.open = sft_open, .check = sft_check, .begin = sft_begin, .batch = sft_batch, .release = sft_release},
-                       teaching = {.open = sft_open,
-                                   .check = sft_check,
-                                   .begin = sft_begin,
-                                   .batch = sft_batch,
-                                   .metrics = sft_metrics,
-                                   .release = sft_release};
+/* A rank sees the routers of its own leaves alone, so loads are reported by a single process. */
+static void sft_step_metrics(const Trainer *trainer, Metrics *metrics) {
+    const Sft *sft = trainer->context;
+    if (sft->distil) distil_metrics(sft->distil, metrics);
+    if (trainer->ranks == 1) router_loads_metrics(&sft->routers, metrics);
+}
+
+static const Objective objective = {.open = sft_open,
+                                    .check = sft_check,
+                                    .begin = sft_begin,
+                                    .batch = sft_batch,
+                                    .numbers = sft_numbers,
+                                    .step_metrics = sft_step_metrics,
+                                    .release = sft_release};
 
 Status sft_run(const TrainingConfig *config, TrainResult *result) {
     const Recipe *recipe = config->recipe;
     Sft sft = {.loss = {.dft = recipe->train_loss == TRAIN_LOSS_DFT, .label_smoothing = recipe->train_label_smoothing}};
-    return trainer_run(recipe->distil_teacher ? &teaching : &objective, &sft, config, result);
+    return trainer_run(&objective, &sft, config, result);
 }

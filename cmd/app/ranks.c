@@ -50,6 +50,9 @@ void ranks_work(void *context, const Work *work) {
     show_work(context, work);
 }
 
+/* The values of parallel.reduce are the rows of reduces.def. */
+_Static_assert((int)PARALLEL_REDUCE_TREE == (int)COMM_TREE && (int)PARALLEL_REDUCE_MPI == (int)COMM_MPI, "the order of parallel.reduce");
+
 static void warn_of_wait(void *data, const char *text) { show_warning(data, text); }
 
 /* Processors that this process may run on */
@@ -174,6 +177,14 @@ static Status agree_on_recipe(const Recipe *recipe) {
     return status;
 }
 
+/* The rows of a step are divided over all ranks. */
+static Status check_data(const Recipe *recipe) {
+    const int size = comm_size(ranks.world);
+    if (recipe->parallel_data < 0 || recipe->parallel_data == size) return ST_OK;
+    status_fail(ST_CONFIG, "%d rank%s not data %lld x tensor 1 x pipeline 1", size, size == 1 ? " is" : "s are", (long long)recipe->parallel_data);
+    return status_hint(ST_CONFIG, "parallel.data=%d, or leave it out; the launcher's -n decides how many ranks there are", size);
+}
+
 /* "4 ranks on 2 hosts (hostA 2, hostB 2), Open MPI 4.1.4; 2 threads a rank" */
 static void show_ranks(void) {
     Comm *world = ranks.world;
@@ -195,16 +206,36 @@ static void show_ranks(void) {
 }
 
 Status ranks_agree(const Recipe *recipe) {
-    if (!ranks.world) return ST_OK;
+    if (!ranks.world) return check_data(recipe);
     CommFact facts[3] = {{"program", "", ST_CONFIG}, {"instruction set", "", ST_CONFIG}, {"library for products", "", ST_CONFIG}};
     snprintf(facts[0].text, sizeof facts[0].text, "%s", tune_program);
     snprintf(facts[1].text, sizeof facts[1].text, "%s", cpu_info()->isa);
     snprintf(facts[2].text, sizeof facts[2].text, "%.30s, %.30s", cpu_info()->gemm_f32, cpu_info()->gemm_bf16);
     TRY(comm_agree(ranks.world, facts, 1));
     TRY(agree_on_recipe(recipe));
-    TRY(comm_agree(ranks.world, facts + 1, 2));
+    TRY(check_data(recipe));
+    if (recipe->parallel_hosts == PARALLEL_HOSTS_SAME && comm_agree(ranks.world, facts + 1, 2) != ST_OK)
+        return status_hint(ST_CONFIG, "parallel.hosts=mixed allows it; results are then equal to rounding only");
+    comm_configure(ranks.world,
+                   &(CommConfig){.reduce = (CommReduce)recipe->parallel_reduce, .timeout = recipe->parallel_timeout, .warn = warn_of_wait});
     show_ranks();
     return ST_OK;
+}
+
+/* After SIGTERM, Open MPI kills its processes once this many seconds are over, twice. */
+#define OPENMPI_KILL_SECONDS 1.0
+
+void ranks_step(void) {
+    static double last;
+    static bool said;
+    if (!ranks.world || said || ranks.launch.library != COMM_OPENMPI) return;
+    const double now = clock_seconds();
+    if (last > 0 && now - last > 2 * OPENMPI_KILL_SECONDS) {
+        said = true;
+        if (!getenv("OMPI_MCA_odls_base_sigkill_timeout"))
+            show_line("OMPI_MCA_odls_base_sigkill_timeout=60 in the environment of mpirun gives time to save when it is asked to end");
+    }
+    last = now;
 }
 
 /* ---- the end ---- */
@@ -246,12 +277,12 @@ Status ranks_end(Status status) {
     mine.waited = comm_waited(ranks.world, &waited_for);
     mine.waited_for = waited_for;
     for (int kind = 0; kind < COMM_N_KINDS; kind++) mine.sent[kind] = comm_count(ranks.world, -1, (CommKind)kind).sent;
-    Status ended = all ? comm_gather_small(ranks.world, "end of the run", &mine, sizeof mine, all) : status_fail(ST_RESOURCE, "no memory");
+    Status ended = all ? comm_end(ranks.world, status == ST_INTERRUPTED, &mine, sizeof mine, all) : status_fail(ST_RESOURCE, "no memory");
     if (ended == ST_OK && status == ST_OK) show_end(all, size, clock_seconds() - ranks.began);
     free(all);
     if (ended == ST_OK) return failure_restore(&own);
     ranks.silent = !comm_fail(ranks.world, ended);
-    return ended;
+    return status == ST_INTERRUPTED ? failure_restore(&own) : ended;
 }
 
 bool ranks_print(void) {

@@ -7,6 +7,7 @@
 #include "cmd/common/runtime.h"
 #include "data/formats/conversation.h"
 #include "lib/model/adapter.h"
+#include "lib/train/trained_model.h"
 
 static Status check_now(const char *now) {
     if (!now || chat_reads_date(now)) return ST_OK;
@@ -124,14 +125,15 @@ static Status find_trained(Arena *arena, Place *place) {
     if (!adapter || !model) return ST_RESOURCE;
     TRY(recipe_read(path_join(arena, run, "recipe.yaml"), NULL, 0, &recipe));
     place->system = recipe->data_system ? arena_strdup(arena, recipe->data_system) : NULL;
+    Status status = ST_OK;
     if (open_holds(arena, model, "config.json")) {
         place->dir = model;
     } else if (open_holds(arena, adapter, "adapter_config.json") && recipe->model_path) {
-        place->dir = arena_strdup(arena, recipe->model_path);
+        status = trained_base(recipe, adapter, arena, &place->dir);
         place->adapter = adapter;
     }
     recipe_free(recipe);
-    if (place->dir != run) return place->dir ? ST_OK : ST_RESOURCE;
+    if (status != ST_OK || place->dir != run) return status;
     return status_hint(status_fail(ST_INPUT, "the run in '%s' has not written an adapter or a model yet", run), "finish it with --resume");
 }
 

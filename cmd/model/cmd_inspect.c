@@ -167,6 +167,25 @@ static Status inspect_model(Inspect *job) {
     return inspect_tensors(job, job->path);
 }
 
+/* What the adapter covers, if its base is here. */
+static Status print_cover(Inspect *job) {
+    const char *base;
+    Str with = {0}, without = {0};
+    TRY(adapter_base(job->path, job->arena, &base));
+    if (*base == '\0' || (!dir_exists(base) && !file_exists(base))) return ST_OK;
+    Status status = adapter_cover(job->path, base, &with, &without);
+    if (status == ST_OK) {
+        str_printf(&job->plain, "covers %s\n", with.len ? str_text(&with) : "nothing");
+        str_printf(&job->plain, "does not cover %s\n", without.len ? str_text(&without) : "any other layer: there is none");
+        jw_string(&job->json, "covers", str_text(&with));
+        jw_string(&job->json, "not_covered", str_text(&without));
+    }
+    str_release(&with);
+    str_release(&without);
+    if (status == ST_INPUT) str_printf(&job->plain, "its base cannot be compared: %s\n", status_text());
+    return status == ST_INPUT ? ST_OK : status;
+}
+
 static Status inspect_adapter(Inspect *job) {
     LoraConfig lora;
     TRY(adapter_config_read(job->path, job->arena, &lora));
@@ -174,11 +193,13 @@ static Status inspect_adapter(Inspect *job) {
     str_printf(&job->plain, "LoRA adapter: rank %lld, alpha %g%s, targets ", (long long)lora.rank, lora.alpha, lora.use_rslora ? " (rslora)" : "");
     if (lora.target_regex)
         str_printf(&job->plain, "%s", shown(job, lora.target_regex));
-    else if (lora.n_targets == 0)
+    else if (lora.n_targets == 0 && !lora.only_parameters)
         str_printf(&job->plain, "all linear layers");
     for (size_t i = 0; i < lora.n_targets; i++) str_printf(&job->plain, "%s%s", i ? ", " : "", shown(job, lora.targets[i]));
+    for (size_t i = 0; i < lora.n_parameters; i++) str_printf(&job->plain, "%s%s", i ? ", " : "; of all experts: ", shown(job, lora.parameters[i]));
     for (size_t i = 0; i < lora.n_saved; i++) str_printf(&job->plain, "%s%s", i ? ", " : "; trained whole: ", shown(job, lora.saved[i]));
     str_printf(&job->plain, "\n");
+    TRY(print_cover(job));
     const char *weights = path_join(job->arena, job->path, "adapter_model.safetensors");
     return weights ? inspect_tensors(job, weights) : ST_RESOURCE;
 }

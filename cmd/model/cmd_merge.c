@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune merge: merges adapters into their base and writes a Hugging Face directory. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@
 #include "lib/train/train.h"
 
 typedef struct MergeCommand {
-    const char *output, *dtype, *compute, *method;
+    const char *output, *dtype, *compute, *method, *onto;
     bool force;
 } MergeCommand;
 
@@ -65,9 +66,27 @@ static void print_proof(const MergeResult *result) {
     jw_end_object(&w);
     jw_double(&w, "delta_lost", result->delta_lost);
     jw_double(&w, "unmoved_share", result->unmoved);
+    if (result->requantised) jw_double(&w, "requantised_lost", result->requantised_lost);
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
     jw_release(&w);
+}
+
+/* Results on a quantised base: what the merged model computes, and what is left of the change if it is quantised again. */
+static void show_proof(const MergeResult *result, bool onto) {
+    enum { PERCENT = 100 };
+    static const double far = 0.01;
+    if (!result->proved || (!result->quantised && !onto)) return;
+    if (!result->scores) show_line("KL(base with adapter || merged) %.3g nats, same top token %.1f %%", result->kl, PERCENT * result->top1_agreement);
+    if (result->requantised)
+        show_line("quantising the result again in the same form would remove %.0f %% of the change%s",
+                  fmin(PERCENT, PERCENT * result->requantised_lost), result->requantised_lost > 0.5 ? "; use the base with the adapter instead" : "");
+    if (onto && !result->scores && result->kl > far)
+        log_message(
+            LOG_WARNING,
+            "the merged model is not the model that was trained (KL %.3g nats): the adapter was trained on the quantised base; without --onto the "
+            "adapter is merged into that base's values",
+            result->kl);
 }
 
 static Status cmd_merge_run(const Command *command, void *context) {
@@ -84,6 +103,7 @@ static Status cmd_merge_run(const Command *command, void *context) {
                           .output = options->output,
                           .force = options->force,
                           .prove = command->json,
+                          .onto = options->onto,
                           .runtime = runtime_choose(options->compute),
                           .convert = options->dtype != NULL,
                           .dtype = options->dtype ? dtype_from_text(options->dtype) : DT_F32,
@@ -99,6 +119,7 @@ static Status cmd_merge_run(const Command *command, void *context) {
             100 * result->delta_lost, 100 * result->unmoved);
     show_line("wrote %s: %zu tensor%s, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, plural((int64_t)result->n),
               result->n_changed, result->worst ? result->worst->error : 0, result->worst ? " in " : "", result->worst ? result->worst->name : "");
+    show_proof(result, options->onto != NULL);
     if (result->kept) show_line("the model that was in '%s' is kept in '%s'", options->output, result->kept);
     merge_free(result);
     return ST_OK;
@@ -111,6 +132,7 @@ Status cmd_merge(int argc, char **argv) {
         .help =
             "Adds PEFT adapters to the model in BASE and writes the sum as a Hugging Face directory, with the base's tokenizer, template and settings.\n"
             "Adapters of reward models give a model for sequence classification with one label.\n"
+            "A quantised base is merged as its values, rounded once; what that changes is printed. --onto merges into the model that the base was made from.\n"
             "--json verifies the result: the share of the adapters' change that rounding loses, the largest error of each tensor, and the difference between the merged model and base with adapters on 64 fixed tokens.\n"
             "    tune merge models/smollm2 runs/demo/adapter -o models/merged --dtype bf16",
     };
@@ -119,6 +141,7 @@ Status cmd_merge(int argc, char **argv) {
         {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "type of all weights (each as in the base)"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16",
          "precision of the models that --json compares (f32, so that only merging makes a difference)"},
+        {"--onto", OPTION_TEXT, &job.onto, "DIR", "add the adapters to this model instead, from which BASE was quantised"},
         {"--method", OPTION_TEXT, &job.method, "cat", "cat, the default: the weighted sum of the adapters' deltas"},
         {"--force", OPTION_FLAG, &job.force, NULL, "write even if DIR has a model; the old one is kept as DIR.1, DIR.2, ..."},
         {0},

@@ -101,12 +101,27 @@ static Status cmd_serve_check(Serving *job) {
 
 /* ---- adapters ---- */
 
+/* "NAME=DIR" is an adapter that requests choose; "DIR", or a path that contains '=' after a slash, is part of the model. */
+static const char *end_of_name(const char *text) {
+    const char *equals = strchr(text, '='), *slash = strchr(text, '/');
+    return equals && (!slash || equals < slash) ? equals : NULL;
+}
+
+static Status find_own_adapter(Serving *job) {
+    for (size_t i = 0; i < job->adapters.n; i++) {
+        const char *text = job->adapters.items[i];
+        if (end_of_name(text) == text) return status_fail(ST_USAGE, "--adapter must be NAME=DIR or DIR, not '%s'", text);
+        if (end_of_name(text)) continue;
+        if (job->adapter) return status_fail(ST_USAGE, "--adapter: '%s' and '%s' cannot both be part of the model; give one a name", job->adapter, text);
+        job->adapter = text;
+    }
+    return ST_OK;
+}
+
 static Status add_adapter(const Command *command, Server *server, const char *text) {
-    const char *equals = strchr(text, '=');
-    const char *name = equals ? arena_strndup(command->arena, text, (size_t)(equals - text)) : NULL;
-    if (equals && !name) return ST_RESOURCE;
-    if (!name || !*name) return status_fail(ST_USAGE, "--lora must be NAME=DIR, not '%s'", text);
-    return server_add_adapter(server, name, equals + 1);
+    const char *equals = end_of_name(text), *name = equals ? arena_strndup(command->arena, text, (size_t)(equals - text)) : NULL;
+    if (!equals) return ST_OK;
+    return name ? server_add_adapter(server, name, equals + 1) : ST_RESOURCE;
 }
 
 static Status serve_opened(const Command *command, Serving *job) {
@@ -133,6 +148,7 @@ static Status cmd_serve_run(const Command *command, void *context) {
     ServeConfig *config = &job->config;
     TRY(command_needs(command, 1, 1));
     TRY(cmd_serve_check(job));
+    TRY(find_own_adapter(job));
     TRY(read_keys(command, job));
     if (config->audit) TRY(file_append(config->audit, "", 0)); /* a log that cannot be written is told before anything is served */
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &job->opened));
@@ -168,11 +184,11 @@ Status cmd_serve(int argc, char **argv) {
             "SIGTERM or Ctrl-C ends it when the requests in work are answered; a second one drops them.\n"
             "A request with a seed gets the answer of tune generate with that seed, whatever else is served. A request without one gets a seed of its own, which the answer names.\n"
             "Only this machine reaches the server, unless --host says otherwise, which needs a key. docs/serve.md has all paths and fields.\n"
-            "    tune serve models/smollm2 --lora poet=runs/poet/adapter",
+            "    tune serve models/smollm2 --adapter poet=runs/poet/adapter",
     };
     const Option options[] = {
-        {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter that is part of the model"},
-        {"--lora", OPTION_LIST, &job.adapters, "NAME=DIR", "PEFT adapter that requests choose as model NAME; repeatable"},
+        {"--adapter", OPTION_LIST, &job.adapters, "[NAME=]DIR",
+         "PEFT adapter that requests choose as model NAME; repeatable. Without a name: part of the model"},
         {"--adapter-dir", OPTION_TEXT, &job.config.adapter_dir, "DIR", "requests may load adapters below DIR"},
         {"--name", OPTION_TEXT, &job.config.name, "NAME", "the model's name in requests (the last part of MODEL)"},
         {"--host", OPTION_TEXT, &job.config.host, "HOST", "address to listen at (127.0.0.1)"},

@@ -6,6 +6,7 @@
 
 #include "data/formats/row_form.h"
 #include "lib/text/chat.h"
+#include "lib/train/trained_model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -50,6 +51,7 @@ static void show_step(void *context, const Progress *p) {
     double curve = metric_get(p->metrics, p->shown->metric);
     char left[32], memory[32];
     Str text = {0};
+    ranks_step();
     if (p->evaluation) {
         append_metric(&text, "", p->shown, p->metrics);
         end_live_line();
@@ -129,9 +131,18 @@ bool show_training_result(const RecipeCommand *job, const TrainResult *result, c
 
 /* ---- what to do next ---- */
 
+/* The base that the adapter belongs to: with model.quantize it is kept beside the run. */
+static void append_base(Str *text, const Recipe *recipe) {
+    Arena *arena = arena_new(0);
+    const char *adapter = arena ? path_join(arena, recipe->output, "adapter") : NULL, *base = NULL;
+    const bool known = adapter && trained_base(recipe, adapter, arena, &base) == ST_OK && *base;
+    str_append_shell(text, "%s", known ? base : recipe->model_path);
+    arena_free(arena);
+}
+
 void append_trained(Str *text, const Recipe *recipe) {
     if (recipe->has_lora) {
-        str_append_shell(text, "%s", recipe->model_path);
+        append_base(text, recipe);
         str_append(text, " --adapter ");
     }
     str_append_shell(text, "%s/%s", recipe->output, trained_part(recipe));
@@ -197,7 +208,7 @@ void show_next_use(const Recipe *recipe, bool asks) {
     str_clear(&more);
     str_append_shell(&more, "%s/merged", recipe->output);
     str_clear(&trained);
-    str_append_shell(&trained, "%s", recipe->model_path);
+    append_base(&trained, recipe);
     str_append_char(&trained, ' ');
     str_append_shell(&trained, "%s/adapter", recipe->output);
     if (recipe->has_lora) show_line("%s: tune merge %s -o %s", word, str_text(&trained), str_text(&more));

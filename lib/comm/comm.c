@@ -179,6 +179,8 @@ Status work_scratch(CommWork *work, size_t bytes) {
     return work->scratch ? ST_OK : status_fail(ST_RESOURCE, "no memory for %s: %zu bytes", work->name, bytes);
 }
 
+static const char interrupted_end[] = "end of an interrupted run";
+
 static CommHeader header_of(const CommWork *work, uint32_t number, size_t bytes) {
     return (CommHeader){(uint32_t)work->kind | (uint32_t)work->operation << 8, number, bytes, name_hash(work->name)};
 }
@@ -266,6 +268,10 @@ static Status header_check(Comm *comm, CommWork *work, CommPost *post) {
     const CommHeader want = header_of(work, comm->received[post->peer]++, (size_t)(uintptr_t)post->data);
     char waits_for[2 * COMM_NAME];
     if (memcmp(&want, &post->header, sizeof want) == 0) return ST_OK;
+    if (post->header.name == name_hash(interrupted_end)) {
+        char words[96];
+        return status_fail(ST_INTERRUPTED, "%s was interrupted", rank_words(comm->world, comm->ranks[post->peer], words));
+    }
     operation_words(work->kind, work->name, want.bytes, waits_for, sizeof waits_for);
     return control_mismatch(comm->world, comm->ranks[post->peer], waits_for, &post->header, comm->tag);
 }
@@ -282,7 +288,8 @@ static Status group_move(Comm *comm, int *waits_for) {
             TRY(transport->done(transport->state, &post->request, &post->done));
             if (!post->done) continue;
             work->n_pending--;
-            if (post->peer >= 0 && post->receives) world->signs[comm->ranks[post->peer]].at = clock_seconds();
+            world->moved_at = clock_seconds();
+            if (post->peer >= 0 && post->receives) world->signs[comm->ranks[post->peer]].at = world->moved_at;
             if (post->is_header && post->receives) TRY(header_check(comm, work, post));
         }
         if (work->n_pending > 0) {
@@ -349,10 +356,11 @@ Status comm_wait(Comm *comm, int64_t number) {
         world->waited += now - last;
         last = now;
         control_warn(world, began);
-        if (now - began < SPIN_SECONDS)
+        const double still = now - MAX(began, world->moved_at);
+        if (still < SPIN_SECONDS)
             sched_yield();
         else
-            transport->idle(transport->state, now - began < 0.01 ? 50 : 500);
+            transport->idle(transport->state, still < 0.01 ? 50 : 500);
     }
     world->waits_for = -1;
     /* The others hear of it now, while the memory of all messages is still there. */
@@ -364,6 +372,13 @@ Status comm_finish(Comm *comm) { return comm ? comm_wait(comm, comm->started) : 
 
 void comm_poll(Comm *comm) {
     if (comm && comm->world->failure.status == ST_OK) world_move(comm->world, false);
+}
+
+Status comm_check(Comm *comm) {
+    comm_poll(comm);
+    if (!comm || comm->world->failure.status == ST_OK) return ST_OK;
+    comm_fail(comm, failure_restore(&comm->world->failure));
+    return failure_restore(&comm->world->failure);
 }
 
 /* ---- sums and copies ---- */
@@ -640,9 +655,8 @@ Status comm_new(CommTransport *transport, const CommConfig *config, Comm **comm)
     return ST_OK;
 }
 
-Status comm_end(Comm *comm) {
-    char all[COMM_MAX_RANKS];
-    return comm ? comm_gather_small(comm, "end of the run", "", 1, all) : ST_OK;
+Status comm_end(Comm *comm, bool interrupted, const void *mine, size_t bytes, void *all) {
+    return comm_gather_small(comm, interrupted ? interrupted_end : "end of the run", mine, bytes, all);
 }
 
 void comm_close(Comm *comm, Status why) {

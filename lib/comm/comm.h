@@ -104,8 +104,10 @@ int64_t comm_started(const Comm *comm);
  * return the same failure. */
 Status comm_wait(Comm *comm, int64_t number);
 Status comm_finish(Comm *comm); /* waits for all operations of this group */
-/* Moves everything that is under way; cheap if nothing is. To be called often, at the end of each op. A failure shows in the next wait. */
+/* Moves everything that is under way; cheap if nothing is. To be called often, at the end of each op. A failure shows in the next wait or check. */
 void comm_poll(Comm *comm);
+/* comm_poll, and the failure if there is one: between parts of long work, so that a rank does not compute for others that have failed. */
+Status comm_check(Comm *comm);
 
 /* These wait at once, and are for few bytes. `name` as above. */
 /* all: (size, bytes): the bytes of each rank, in the order of ranks. A vote of a step is one call. */
@@ -184,9 +186,10 @@ typedef struct CommConfig {
 Status comm_new(CommTransport *transport, const CommConfig *config, Comm **world);
 /* Changes what the recipe decides, once it is read. The same on all ranks. */
 void comm_configure(Comm *world, const CommConfig *config);
-/* Waits until all ranks have come to their end, so that none leaves while another one still fails. To be called before comm_close, unless this rank
- * fails. */
-Status comm_end(Comm *world);
+/* Waits until all ranks have come to their end, so that none leaves while another one still saves or fails. To be called before comm_close, unless
+ * this rank fails. all: (size, bytes), as of comm_gather_small. interrupted: this rank ends before the work is done; a rank that still works then
+ * fails with ST_INTERRUPTED in its next wait. */
+Status comm_end(Comm *world, bool interrupted, const void *mine, size_t bytes, void *all);
 /* Ends the world. why: ST_OK or ST_INTERRUPTED if all ranks end alike, else all ranks are ended. NULL is fine. */
 void comm_close(Comm *world, Status why);
 const char *comm_title(const Comm *comm); /* of the transport: "Open MPI 4.1.4"; "" for one process */

@@ -54,8 +54,8 @@ typedef struct World {
     Control hearing;
     bool listens;
     Leaving *leaving;
-    double signed_at, looked_at;
-    Sign *signs; /* of each rank */
+    double signed_at, looked_at, moved_at; /* when this rank sent a sign, looked at control messages, and a message of its works ended */
+    Sign *signs;                           /* of each rank */
     /* what this rank does */
     int64_t step, index;
     const char *phase;

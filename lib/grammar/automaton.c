@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FREE_SLOT = UINT32_MAX, MOST_THREADS = 1 << 14, FIRST_SLOTS = 64 };
+/* MOST_WORK: places that are followed for one token; about half a second. */
+enum { FREE_SLOT = UINT32_MAX, MOST_THREADS = 1 << 14, MOST_WORK = 1 << 24, FIRST_SLOTS = 64 };
 
 static uint64_t hash_pair(uint64_t a, uint64_t b) { return mix64(a * 0x9E3779B97F4A7C15u + b); }
 
@@ -140,6 +141,10 @@ static Status place_push(Automaton *a, int32_t at, uint32_t frame) {
     TRY(place_meet(a, (Thread){at, frame}, &met));
     if (met) return ST_OK;
     if (a->n_seen > 8 * MOST_THREADS) return status_fail(ST_INPUT, "the text can be at more than %d places of the constraint at once", MOST_THREADS);
+    if (++a->work > MOST_WORK) {
+        status_fail(ST_INPUT, "the constraint is too large: the tokens that may come next take more than %d steps", MOST_WORK);
+        return status_hint(ST_INPUT, "lower the counts of repetitions in patterns, and the number of alternatives that begin alike");
+    }
     TRY(array_grow(&a->todo, &a->cap_todo, a->n_todo + 1, sizeof *a->todo, "places of a constraint"));
     a->todo[a->n_todo++] = (Thread){at, frame};
     return ST_OK;
@@ -256,7 +261,8 @@ bool grammar_accepts(const Grammar *grammar, const char *text, size_t len) {
     Automaton a;
     int32_t state = STATE_FIRST;
     Status status = automaton_open(&a, grammar);
-    for (size_t i = 0; i < len && status == ST_OK && state != STATE_DEAD; i++) status = automaton_step(&a, state, (uint8_t)text[i], &state);
+    for (size_t i = 0; i < len && status == ST_OK && state != STATE_DEAD; i++, a.work = 0)
+        status = automaton_step(&a, state, (uint8_t)text[i], &state);
     bool accepts = status == ST_OK && a.states[state].accepts;
     automaton_release(&a);
     return accepts;

@@ -115,6 +115,7 @@ static bool mask_empty(const Constraint *c, const uint64_t *mask) {
 }
 
 Status constraint_mask(Constraint *c, ConstraintState *state, const int32_t *ids, size_t n, TokenMask *mask) {
+    c->automaton.work = 0;
     TRY(constraint_follow(c, state, ids, n));
     TRY(find_mask(c, (int32_t)state->state));
     const AutomatonState *at = &c->automaton.states[state->state];

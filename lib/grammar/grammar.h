@@ -57,7 +57,7 @@ void token_bytes_free(TokenBytes *bytes); /* NULL is fine */
  * constraint for all requests with the same grammar saves time. One thread uses it at a time. What it answers depends on the tokens of the text
  * alone, not on other texts. */
 typedef struct Constraint Constraint;
-/* grammar and bytes must outlive the constraint. ST_RESOURCE. The caller calls constraint_free. */
+/* grammar and bytes must outlive the constraint. ST_INPUT: more than 2^14 alternatives begin alike; ST_RESOURCE. The caller calls constraint_free. */
 Status constraint_new(const Grammar *grammar, const TokenBytes *bytes, Constraint **constraint);
 void constraint_free(Constraint *constraint); /* NULL is fine */
 /* Where a text is. {0} is its beginning; the memory is the caller's, and nothing has to be released. */
@@ -72,7 +72,7 @@ typedef struct TokenMask {
     bool must_end;           /* it is, and no token can follow */
 } TokenMask;
 /* The tokens that may follow a text of n tokens, after it has moved `state` there. Tokens that are special are allowed only where the grammar names
- * them, and end tokens never: the caller allows them if may_end. ST_INPUT: the tokens break the grammar, or the vocabulary has no token that goes
- * on; ST_RESOURCE: more than CONSTRAINT_BYTES are needed. */
+ * them, and end tokens never: the caller allows them if may_end. ST_INPUT: the tokens break the grammar, the vocabulary has no token that goes
+ * on, or the grammar is so large that finding them takes more than about half a second; ST_RESOURCE: more than CONSTRAINT_BYTES are needed. */
 Status constraint_mask(Constraint *constraint, ConstraintState *state, const int32_t *ids, size_t n, TokenMask *mask);
 #endif

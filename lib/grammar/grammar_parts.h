@@ -162,12 +162,13 @@ typedef struct Automaton {
     size_t n_states, cap_states, n_threads, cap_threads, n_frames, cap_frames, n_state_slots, n_frame_slots;
     Thread *todo, *seen, *found; /* of a step: to follow; met already, a hash table; that match a byte */
     size_t n_todo, cap_todo, n_seen, n_seen_slots, n_found, cap_found;
+    size_t work; /* places that were followed since the caller last set it to 0 */
 } Automaton;
 Status automaton_open(Automaton *a, const Grammar *grammar); /* ST_RESOURCE */
 void automaton_release(Automaton *a);
 Status automaton_reset(Automaton *a);       /* forgets all states; only STATE_FIRST is there. ST_RESOURCE */
 size_t automaton_bytes(const Automaton *a); /* that its states and their masks take */
-/* The state after a byte. ST_RESOURCE: no memory, or more than CONSTRAINT_BYTES; ST_INPUT: more than the most threads. */
+/* The state after a byte. ST_RESOURCE: no memory, or more than CONSTRAINT_BYTES; ST_INPUT: more than the most threads, or too much work. */
 Status automaton_step(Automaton *a, int32_t state, uint8_t byte, int32_t *next);
 
 /* ---- tokens ---- */

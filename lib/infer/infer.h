@@ -166,7 +166,7 @@ typedef struct GenerateRequest {
     int64_t n_top;           /* of Completion.top, 0 to 20 */
     /* NULL, or what the text follows; needs a tokenizer, that of its TokenBytes. Its tokens are allowed before all filters. The completion ends with
      * FINISH_STOP when nothing can follow, with or without EOS; EOS and stop_ids are allowed when the text is complete. Several requests may have
-     * the same constraint. */
+     * the same constraint. Its memory is its owner's, and no part of generator_memory. */
     Constraint *constraint;
     const Model *adapter; /* shares the weights of the generator's model (model_share_weights) and has an adapter; NULL: the model itself */
     OnToken *on_token;    /* may be NULL */

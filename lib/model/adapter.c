@@ -53,7 +53,8 @@ void adapter_describe(const Model *model, Str *text) {
     Str list = {0};
     for (size_t k = 0; k < n; k++) {
         size_t with = 0;
-        for (size_t i = 0; i < model->n_linears; i++) with += model->linears[i]->lora && module_matches(model->linears[i]->path, &names[k], 1);
+        for (size_t i = 0; i < model->n_linears; i++)
+            with += !model->linears[i]->copies && model->linears[i]->lora && module_matches(model->linears[i]->path, &names[k], 1);
         if (with) str_printf(&list, "%s%zu %s", list.len ? ", " : "", with, names[k]);
         total += with;
     }
@@ -91,7 +92,8 @@ void adapter_describe_rest(const Model *model, Str *text) {
             size_t without = 0;
             for (size_t i = 0; i < model->n_linears; i++) {
                 const Linear *linear = model->linears[i];
-                without += !linear->copies && (linear->together != NULL) == (expert != 0) && !is_covered(linear) && module_matches(linear->path, &names[k], 1);
+                without += !linear->copies && (linear->together != NULL) == (expert != 0) && !is_covered(linear) &&
+                           module_matches(linear->path, &names[k], 1);
             }
             if (without) str_printf(text, "%s%zu %s%s", n_kinds++ ? ", " : "", without, names[k], expert ? " of experts" : "");
         }
@@ -210,6 +212,14 @@ static Status check_patterns(const Model *model, const LoraConfig *config, const
     return ST_OK;
 }
 
+static Status check_saved(const Model *model, const Module *module) {
+    const StoredTensor *stored = model->files ? stored_find(model, module->path, module->bare ? NULL : "weight") : NULL;
+    if (!stored || !stored_is_quantised(stored)) return ST_OK;
+    status_fail(ST_CONFIG, "'%s' of modules_to_save is quantised, and cannot be trained in full: tensor '%s' in '%s' is %s", module->path,
+                stored->name, stored->file, stored->dtype_text);
+    return status_hint(ST_CONFIG, "leave it out of lora.modules_to_save, or take the model that the base was made from");
+}
+
 static Status save_named_modules(Model *model, const LoraConfig *config) {
     for (size_t t = 0; t < config->n_saved; t++) {
         bool found = false;
@@ -220,6 +230,7 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
             if (module_matches(module->path, config->saved, t)) continue; /* already saved under a name */
             if (module->linear && lora_targets(config, module->linear))
                 return status_fail(ST_CONFIG, "'%s' is in modules_to_save and a LoRA target at once", module->path);
+            TRY(check_saved(model, module));
             TRY(save_module(model, module, true));
         }
         if (!found) return status_fail(ST_CONFIG, "module '%s' of modules_to_save matches nothing in '%s'", config->saved[t], model->dir);
@@ -274,6 +285,7 @@ static Status attach(Model *model, const LoraConfig *config, uint64_t seed) {
     for (size_t i = 0; i < model->n_linears; i++)
         if (lora_targets(config, model->linears[i]))
             TRY(lora_attach(model->linears[i], config, seed, dtype, model->device, model->arena, &model->params));
+    lora_set_lr_ratio(&model->params, config->lr_ratio > 0 ? config->lr_ratio : 1);
     TRY(save_named_modules(model, config));
     model->lora = *config;
     return ST_OK;
@@ -321,7 +333,7 @@ static bool saved_means(const Model *model, const char *name, const char *path) 
     return means;
 }
 
-/* ---- pairs of all experts together: families.md, section 12 ---- */
+/* ---- pairs of all experts together, as PEFT stores them ---- */
 
 const char *together_path(const Linear *linear, bool both, Arena *arena) {
     const char *dot = strrchr(linear->path, '.');
@@ -369,6 +381,22 @@ static Status adapter_fill(AdapterReader *reader, const StoredTensor *stored, Pa
     return ST_OK;
 }
 
+static Status load_magnitude(AdapterReader *reader, const Linear *linear, const char *file, Param *param) {
+    const StoredTensor *magnitude = find_tensor(reader, linear->path, "lora_magnitude_vector");
+    if (!magnitude) {
+        status_fail(ST_INPUT, "tensor '%s%s.lora_magnitude_vector' is missing in '%s'", PEFT_PREFIX, linear->path, file);
+        return status_hint(ST_INPUT, "adapter_config.json says 'use_dora': take the one that was saved with these tensors");
+    }
+    TRY(adapter_fill(reader, magnitude, param));
+    return reader->trained ? ST_OK : lora_keep_norms(linear->lora, reader->model->arena);
+}
+
+/* DoRA reads the weight when its branch is made; here a weight in a file is read once and not kept. */
+static void drop_weight(const Model *model, const Linear *linear) {
+    const StoredTensor *stored = linear->lora->magnitude && model->files ? weight_file_find(model->files, linear->weight->name) : NULL;
+    if (stored && linear->weight->storage->kind == STORAGE_MAPPED) model_drop_pages(model, stored->data, stored->bytes);
+}
+
 /* B of all experts, (out, E r) with the expert's number running fastest, becomes (E out, r). */
 static Status fill_together(AdapterReader *reader, const StoredTensor *stored, const Linear *linear, Param *param) {
     int64_t E = linear->copies, out = linear->out, rank = tensor_width(param->tensor), count = tensor_count(param->tensor);
@@ -408,11 +436,14 @@ static Status load_branch(AdapterReader *reader, Linear *linear) {
     if (!a || !b)
         return status_fail(ST_INPUT, "tensor '%s%s.%s' is missing in '%s'", PEFT_PREFIX, path, a ? "lora_B.weight" : "lora_A.weight",
                            (a ? a : b)->file);
+    const size_t first = model->params.n;
     TRY(lora_add_branch(linear, &reader->settings->lora, model->compute == DT_F64 ? DT_F64 : DT_F32, model->device, model->arena, &model->params));
+    drop_weight(model, linear);
     TRY(linear->copies ? check_experts(a, linear) : check_rank(a, linear));
-    TRY(adapter_fill(reader, a, &model->params.items[model->params.n - 2]));
-    if (linear->copies) return fill_together(reader, b, linear, &model->params.items[model->params.n - 1]);
-    return adapter_fill(reader, b, &model->params.items[model->params.n - 1]);
+    TRY(adapter_fill(reader, a, &model->params.items[first]));
+    if (linear->copies) return fill_together(reader, b, linear, &model->params.items[first + 1]);
+    TRY(adapter_fill(reader, b, &model->params.items[first + 1]));
+    return linear->lora->magnitude ? load_magnitude(reader, linear, a->file, &model->params.items[first + 2]) : ST_OK;
 }
 
 static Status load_saved(AdapterReader *reader, const Module *module) {
@@ -463,8 +494,12 @@ static Status check_surplus(const AdapterReader *reader, const char *dir) {
     size_t n_idle = 0;
     for (size_t i = 0; i < reader->files->n; i++) {
         const StoredTensor *stored = &reader->files->tensors[i];
-        if (strstr(stored->name, "lora_embedding_") || strstr(stored->name, "lora_magnitude_vector") || strstr(stored->name, "lm_head.lora_"))
+        if (strstr(stored->name, "lora_embedding_") || strstr(stored->name, "lm_head.lora_"))
             return status_fail(ST_INPUT, "tensor '%s' in '%s': this kind of adapter is not supported", stored->name, stored->file);
+        if (strstr(stored->name, "lora_magnitude_vector") && !reader->settings->lora.use_dora) {
+            status_fail(ST_INPUT, "tensor '%s' in '%s' is of DoRA, and adapter_config.json does not say 'use_dora'", stored->name, stored->file);
+            return status_hint(ST_INPUT, "take the adapter_config.json that was saved with these tensors");
+        }
     }
     for (size_t i = 0; i < reader->files->n; i++) {
         const StoredTensor *stored = &reader->files->tensors[i];

@@ -19,10 +19,15 @@ Status adapter_load(Model *model, const char *dir, bool trained);
 Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);
 /* The base that adapter_config.json names, "" if none. */
 Status adapter_base(const char *dir, Arena *arena, const char **base);
+/* The same, and the digest of the base's weights (model_base_digest) that adapter_config.json has if the base is quantised, "" if none. */
+Status adapter_base_digest(const char *dir, Arena *arena, const char **base, const char **digest);
 /* Appends the layers with a branch: "28 linear layers: 4 q_proj, 4 k_proj, ...", for a wrapped model with their place; nothing if there are none. */
 void adapter_describe(const Model *model, Str *text);
-/* Appends the layers without a branch, by kind, of a model that has an adapter: "without adapter: 4 gate (routers), ..."; nothing if all have one. */
+/* Appends the layers without a branch, by kind: "6 up_proj of experts, 1 gate"; nothing if all have one. */
 void adapter_describe_rest(const Model *model, Str *text);
+/* Appends what the adapter in `dir` has pairs for in the model in `base` (adapter_describe), and what it has none for (adapter_describe_rest). Reads
+ * names only. ST_INPUT: no such model or adapter. */
+Status adapter_cover(const char *dir, const char *base, Str *with, Str *without);
 /* Writes adapter_config.json and adapter_model.safetensors in PEFT's format. base: name_or_path of the base model. The folder appears complete or not
  * at all. Returns failures of writing. */
 Status adapter_save(const Model *model, const char *dir, const char *base);

@@ -12,8 +12,8 @@
 
 /* Keys of other adapter kinds: refused unless null, false, zero or empty. */
 static const char *const unsupported[] = {
-    "use_dora",   "lora_bias",    "layer_replication", "trainable_token_indices", "use_qalora", "alora_invocation_tokens",
-    "use_bdlora", "arrow_config", "megatron_config",   "monteclora_config",       "kasa_config",       "velora_config",
+    "lora_bias",    "layer_replication", "trainable_token_indices", "use_qalora",  "alora_invocation_tokens", "use_bdlora",
+    "arrow_config", "megatron_config",   "monteclora_config",       "kasa_config", "velora_config",
 };
 
 static bool is_off(const json_t *value) {
@@ -117,6 +117,8 @@ static const char *const harmless[] = {
     "rank_pattern",
     "alpha_pattern",
     "use_rslora",
+    "use_dora",
+    "tune_base",
     "loftq_config",
     "eva_config",
     "corda_config",
@@ -147,6 +149,7 @@ static Status parse_lora(const json_t *json, const char *path, Arena *arena, Lor
     TRY(json_get_double(json, path, "lora_alpha", &config->alpha));
     TRY(json_get_double(json, path, "lora_dropout", &config->dropout));
     TRY(json_get_bool(json, path, "use_rslora", &config->use_rslora));
+    TRY(json_get_bool(json, path, "use_dora", &config->use_dora));
     if (config->rank < 1 || config->rank > 1 << 20) return status_fail(ST_INPUT, "rank %lld in '%s'", (long long)config->rank, path);
     if (!(config->dropout >= 0 && config->dropout < 1)) return status_fail(ST_INPUT, "lora_dropout %g in '%s'", config->dropout, path);
     TRY(read_names(json, path, "target_parameters", arena, &config->n_parameters, &config->parameters));
@@ -295,12 +298,21 @@ Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config) {
 }
 
 Status adapter_base(const char *dir, Arena *arena, const char **base) {
+    const char *digest;
+    return adapter_base_digest(dir, arena, base, &digest);
+}
+
+Status adapter_base_digest(const char *dir, Arena *arena, const char **base, const char **digest) {
     AdapterSettings settings = {0};
     const char *path;
     json_t *json;
     TRY(open_config(dir, arena, &path, &json));
     Status status = parse_settings(json, path, arena, &settings);
     *base = settings.base;
+    const char *text = "";
+    if (status == ST_OK) status = json_get_string(json, path, "tune_base", &text);
+    *digest = status == ST_OK ? arena_strdup(arena, text) : NULL;
+    if (status == ST_OK && !*digest) status = ST_RESOURCE;
     json_decref(json);
     return status;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes adapters in PEFT's format: adapter_config.json and adapter_model.safetensors. */
+#include "lib/base/sha256.h"
 #include "lib/model/adapter.h"
 #include "lib/model/parts.h"
 #include "lib/model/safetensors.h"
@@ -197,8 +198,10 @@ static void write_saved(JsonWriter *w, const Model *model) {
     jw_end_array(w);
 }
 
-/* The keys that every version of PEFT since 0.7 knows: old versions refuse unknown keys. */
+/* The keys that every version of PEFT since 0.7 knows, and later ones only if they are set: old versions refuse unknown keys. */
 static Status write_config(const Model *model, const char *path, const char *base) {
+    char digest[SHA256_TEXT] = "";
+    if (model->files && weight_file_is_quantised(model->files)) TRY(model_base_digest(model, digest));
     const LoraConfig *lora = &model->lora;
     JsonWriter w = {.pretty = true};
     jw_object(&w, NULL);
@@ -220,7 +223,9 @@ static Status write_config(const Model *model, const char *path, const char *bas
     jw_null(&w, "revision");
     write_targets(&w, model);
     write_parameters(&w, model);
+    if (digest[0]) jw_string(&w, "tune_base", digest); /* of a quantised base: its original has the same name and other values */
     jw_string(&w, "task_type", model->score ? "SEQ_CLS" : "CAUSAL_LM");
+    if (lora->use_dora) jw_bool(&w, "use_dora", true);
     jw_bool(&w, "use_rslora", lora->use_rslora);
     jw_end_object(&w);
     str_append_char(&w.text, '\n');
@@ -281,7 +286,11 @@ static Status write_tensors(const Model *model, const char *path) {
             const int64_t shape[] = {together ? together->out : 0, together ? together->copies * tensor_width(tensor) : 0};
             const char *its = param_name(model, param, together);
             Str name = {0};
-            str_printf(&name, "%s%s", PEFT_PREFIX, its ? its : param->name);
+            if (!its) {
+                safetensors_abandon(writer);
+                return ST_RESOURCE;
+            }
+            str_printf(&name, "%s%s", PEFT_PREFIX, its);
             safetensors_declare(writer, str_text(&name), DT_F32, tensor->n_dims, turned ? shape : tensor->shape);
             str_release(&name);
         }

@@ -30,9 +30,9 @@
 typedef struct BlockBuilder {
     Model *model;
     int64_t layer;
-    int64_t index; /* stands for '*' in names of parts: "mlp.experts.*.up_proj" */
+    int64_t index;      /* stands for '*' in names of parts: "mlp.experts.*.up_proj" */
     bool sparse, fixed; /* of the modules that are added: see Module */
-    Status status; /* the first failure */
+    Status status;      /* the first failure */
 } BlockBuilder;
 /* Each adds a module to the model, in the order of the forward pass. part: its name within the layer. The slots get their tensors when the model is
  * loaded. */
@@ -77,6 +77,8 @@ struct BlockKind {
 Tensor *segment_state(const LayerContext *context, int32_t segment, int state, int64_t *offset);
 /* Normalises x. residual: added to the result; NULL = none. */
 Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x, Tensor *residual);
+/* The model's activation, f(x) * up or f(x) if up is NULL, for `reader`, the only layer that reads it. */
+Tensor *sublayer_activate(const LayerContext *context, Tape *tape, Tensor *x, Tensor *up, const Linear *reader);
 /* The end of a sublayer: returns residual + y. y: the block's output, which is normalised or scaled first if the model does so. */
 Tensor *sublayer_add(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *y, Tensor *residual);
 /* The same with y = `last` applied to x, in one op if y is neither normalised nor scaled. */
@@ -109,7 +111,7 @@ typedef struct GatedMlpForm {
 } GatedMlpForm;
 /* Softmax attention whose keys and values are made from few numbers of each token (ModelConfig.latent), which are all that the cache keeps. */
 typedef struct LatentForm {
-    const char *q;           /* if q_rank is 0; else the three after it */
+    const char *q; /* if q_rank is 0; else the three after it */
     const char *q_a, *q_norm, *q_b;
     const char *kv_a, *kv_norm, *kv_b, *o;
 } LatentForm;
@@ -117,12 +119,12 @@ typedef struct LatentForm {
  * expert, or tensors of all of them (`together`). */
 typedef struct ExpertsForm {
     const char *router;
-    const char *choice_bias;       /* a number for each expert, added to its score for the choice only; NULL: none */
-    const char *gate, *up, *down;  /* of expert '*' */
+    const char *choice_bias;      /* a number for each expert, added to its score for the choice only; NULL: none */
+    const char *gate, *up, *down; /* of expert '*' */
     const char *gate_up_together, *down_together;
-    bool in_out;                   /* only together, as (E, in, out), with biases "<name>_bias", columns of gate and up in turn: see op_clamped_glu */
+    bool in_out; /* only together, as (E, in, out), with biases "<name>_bias", columns of gate and up in turn: see op_clamped_glu */
     const char *shared_gate, *shared_up, *shared_down; /* NULL: there is none */
-    const char *shared_scale;      /* its output is multiplied by the sigmoid of this layer; NULL: it is not */
+    const char *shared_scale;                          /* its output is multiplied by the sigmoid of this layer; NULL: it is not */
 } ExpertsForm;
 
 #endif

@@ -27,7 +27,7 @@ static Tensor *gated_mlp_forward(const LayerContext *context, const Sublayer *su
         both[0] = both[1] = linear_forward(&block->gate_up, tape, x, NULL, step); /* op_activation_passing finds the halves */
     else
         linears_forward((const Linear *[]){&block->gate, &block->up}, 2, tape, x, step, both);
-    Tensor *h = op_activation_passing(tape, context->model->config.activation, both[0], both[1]);
+    Tensor *h = sublayer_activate(context, tape, both[0], both[1], &block->down);
     return sublayer_project(context, sublayer, tape, &block->down, h, residual);
 }
 

@@ -17,7 +17,7 @@ static void mlp_build(BlockBuilder *builder, const void *given, void *result) {
 static Tensor *mlp_block_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
     const MlpBlock *block = sublayer->block;
     Tensor *up = linear_forward(&block->up, tape, x, NULL, &context->batch->step);
-    Tensor *h = op_activation_passing(tape, context->model->config.activation, up, NULL);
+    Tensor *h = sublayer_activate(context, tape, up, NULL, &block->down);
     return sublayer_project(context, sublayer, tape, &block->down, h, residual);
 }
 

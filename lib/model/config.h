@@ -45,9 +45,9 @@ typedef struct ExpertsConfig {
     int64_t n, width;     /* of each expert's inner values */
     int64_t shared_width; /* of the expert that all tokens pass; 0 = none */
     RouterArgs router;
-    bool wide_router;   /* logits of the router are in f32, also in a step of bf16 */
+    bool wide_router;    /* logits of the router are in f32, also in a step of bf16 */
     double limit, alpha; /* of op_clamped_glu */
-    bool together;      /* the checkpoint has one tensor of three dimensions for all experts of a layer */
+    bool together;       /* the checkpoint has one tensor of three dimensions for all experts of a layer */
 } ExpertsConfig;
 /* Latent attention (MLA): keys and values of all heads come from kv_rank numbers of a token. kv_rank 0: the model has none. */
 typedef struct LatentConfig {

@@ -29,6 +29,11 @@ Tensor *sublayer_project(const LayerContext *context, const Sublayer *sublayer, 
     return sublayer_add(context, sublayer, tape, linear_forward(last, tape, x, NULL, step), residual);
 }
 
+Tensor *sublayer_activate(const LayerContext *context, Tape *tape, Tensor *x, Tensor *up, const Linear *reader) {
+    const Activation kind = context->model->config.activation;
+    return linear_reads_once(reader, &context->batch->step) ? op_activation_passing(tape, kind, x, up) : op_activation(tape, kind, x, up);
+}
+
 Tensor *segment_state(const LayerContext *context, int32_t segment, int state, int64_t *offset) {
     const Layout *layout = &context->batch->layout;
     const SequenceStates *states = context->batch->states;

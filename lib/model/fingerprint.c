@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A fingerprint of the model, so that a run is never resumed with another one. */
+/* Fingerprints of the model, so that a run is never resumed with another one, and an adapter not merged into another base unnoticed. */
 #include "lib/model/model.h"
 
+#include <stdlib.h>
 #include <xxhash.h>
+
+#include "lib/base/sha256.h"
+#include "lib/model/parts.h"
 
 static void add_rope(const RopeConfig *rope, Str *text) {
     str_printf(text, " rope %d %a %a %a %a %lld %a %a %a %a %a %d", rope->type, rope->rope_theta, rope->factor, rope->low_freq_factor,
@@ -60,4 +64,46 @@ uint64_t model_fingerprint(const Model *model) {
     uint64_t hash = XXH3_64bits_withSeed(str_text(&text), text.len, params_fingerprint(&model->params));
     str_release(&text);
     return hash;
+}
+
+/* ---- the base of an adapter ---- */
+
+/* The SHA-256 of a weight's values. */
+static Status digest_weight(const StoredTensor *stored, char text[SHA256_TEXT]) {
+    const int64_t width = stored->shape[stored->n_dims - 1], most = MAX((1 << 16) / width, 1) * width;
+    float *values = malloc((size_t)most * sizeof *values);
+    Status status = values ? ST_OK : status_fail(ST_RESOURCE, "no memory for rows of tensor '%s'", stored->name);
+    Sha256 sha = sha256_begin();
+    for (int64_t at = 0; at < stored->count && status == ST_OK; at += most) {
+        const int64_t n = MIN(most, stored->count - at);
+        status = stored_read(stored, at, n, DT_F32, values);
+        sha256_add(&sha, values, (size_t)n * sizeof *values);
+    }
+    free(values);
+    sha256_end(&sha, text);
+    return status;
+}
+
+Status model_base_digest(const Model *model, char digest[SHA256_TEXT]) {
+    char(*texts)[SHA256_TEXT] = malloc((model->n_linears + 1) * sizeof *texts);
+    if (!texts) return status_fail(ST_RESOURCE, "no memory for the fingerprint of '%s'", model->dir);
+    int worst = ST_OK;
+#pragma omp parallel for schedule(dynamic) reduction(max : worst)
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const StoredTensor *stored = stored_find(model, model->linears[i]->path, "weight");
+        texts[i][0] = '\0'; /* experts together may be parts of other tensors */
+        int done = stored && stored->known ? (int)digest_weight(stored, texts[i]) : (int)ST_OK;
+        worst = MAX(worst, done);
+    }
+    Sha256 sha = sha256_begin();
+    for (size_t i = 0; i < model->n_linears && worst == ST_OK; i++) {
+        if (!texts[i][0]) continue;
+        Str line = {0};
+        str_printf(&line, "%s %s\n", model->linears[i]->path, texts[i]);
+        sha256_add(&sha, str_text(&line), line.len);
+        str_release(&line);
+    }
+    sha256_end(&sha, digest);
+    free(texts);
+    return worst == ST_OK ? ST_OK : status_fail((Status)worst, "no fingerprint of the weights in '%s'", model->dir);
 }

@@ -5,6 +5,7 @@
 #include "lib/model/convert.h"
 #include "lib/model/experts/experts.h"
 #include "lib/model/parts.h"
+#include "lib/model/quantized/quantise.h"
 #include "lib/model/scalar_head.h"
 #include "lib/model/text_part.h"
 
@@ -19,8 +20,7 @@ typedef struct Loader {
     bool *used;
 } Loader;
 
-/* The checkpoint's tensor "path.kind" (kind NULL: "path"), also without the prefix that checkpoints of base models omit. */
-static const StoredTensor *find_stored(const Model *model, const char *path, const char *kind) {
+const StoredTensor *stored_find(const Model *model, const char *path, const char *kind) {
     const char *prefix = model->config.family->names->prefix;
     Str name = {0};
     str_printf(&name, "%s%s%s", path, kind ? "." : "", kind ? kind : "");
@@ -148,7 +148,7 @@ static Status load_codes(const Loader *loader, const StoredTensor *stored, const
         model_drop_pages(model, stored->codes, stored->codes_bytes);
         *tensor = tensor_packed(model->arena, model->device, module->n_dims, module->shape, packing);
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
-    } else if (mapping && !loader->options->streamed) {
+    } else if (mapping && !loader->options->streamed && !module->sparse) {
         TRY(stored_copy(model, stored, stored->dtype, module->n_dims, module->shape, tensor));
     } else {
         *tensor = mapping ? tensor_mapped(model->arena, model->device, stored->dtype, module->n_dims, module->shape, stored->data)
@@ -232,12 +232,12 @@ static Status missing(const Model *model, const char *path, const char *kind, in
 
 static Status load_module(Loader *loader, const Module *module) {
     const char *kind = module->bare ? NULL : "weight";
-    const StoredTensor *weight = find_stored(loader->model, module->path, kind);
+    const StoredTensor *weight = stored_find(loader->model, module->path, kind);
     if (!weight) return missing(loader->model, module->path, kind, module->n_dims, module->shape);
     TRY(load_weight(loader, weight, module, module->weight));
     (*module->weight)->in_out = module->in_out;
     if (!module->bias) return ST_OK;
-    const StoredTensor *bias = find_stored(loader->model, module->path, "bias");
+    const StoredTensor *bias = stored_find(loader->model, module->path, "bias");
     if (!bias) return missing(loader->model, module->path, "bias", 1, &module->bias_width);
     return load_weight(loader, bias, &(Module){.n_dims = 1, .shape = {module->bias_width}}, module->bias);
 }
@@ -247,7 +247,7 @@ static Status load_module(Loader *loader, const Module *module) {
 static bool head_is_tied(Loader *loader, const Module *embed, const Module *head) {
     Model *model = loader->model;
     if (!model->config.tie_word_embeddings) return false;
-    const StoredTensor *e = find_stored(model, embed->path, "weight"), *h = find_stored(model, head->path, "weight");
+    const StoredTensor *e = stored_find(model, embed->path, "weight"), *h = stored_find(model, head->path, "weight");
     if (!e || !h) return true;
     if (e->dtype == h->dtype && e->data && h->data && e->bytes == h->bytes && memcmp(e->data, h->data, e->bytes) == 0) {
         loader->used[h - model->files->tensors] = true;
@@ -293,7 +293,7 @@ static Status sort_surplus(const Loader *loader) {
 /* Creates a score unless the checkpoint has one. A language model's head is ignored. */
 static Status load_score(Loader *loader, const Module *score, const Module *head) {
     Model *model = loader->model;
-    const StoredTensor *unused = find_stored(model, head->path, "weight");
+    const StoredTensor *unused = stored_find(model, head->path, "weight");
     if (unused) loader->used[unused - model->files->tensors] = true;
     if (model->config.scores) return load_module(loader, score);
     return scalar_head_add(model,
@@ -322,7 +322,7 @@ static Status load_tensors(Loader *loader) {
             TRY(load_score(loader, score, head));
         } else if (module == head && tied) {
             model->head = model->embed;
-        } else if (module == embed && tied && !find_stored(model, embed->path, "weight")) {
+        } else if (module == embed && tied && !stored_find(model, embed->path, "weight")) {
             Module from_head = *head;
             from_head.weight = &model->embed;
             TRY(load_module(loader, &from_head));
@@ -366,29 +366,36 @@ static void tell_of_values(const Model *model) {
                     format_bytes((double)values, after), format_bytes((double)stored, before));
 }
 
+static Status open_modules(Model *model, bool scores) {
+    TRY(weight_file_open(model->dir, &model->files));
+    if (model->config.wrapper) TRY(text_names_find(&model->config, model->files, model->dir));
+    if (model->config.experts.n) TRY(experts_find(&model->config, model->files));
+    return model_build(model, scores);
+}
+
 Status model_load_weights(Model *model, const ModelOptions *options) {
-    const char *dir = model->dir;
     if (model->config.scores && !options->scores) return not_a_language_model(model);
     model->logprob = (LogprobArgs){.softcap = model->config.final_softcap, .temperature = model->config.logits_scaling};
-    TRY(weight_file_open(dir, &model->files));
-    if (model->config.wrapper) TRY(text_names_find(&model->config, model->files, dir));
-    if (model->config.experts.n) TRY(experts_find(&model->config, model->files));
-    TRY(model_build(model, options->scores));
+    TRY(open_modules(model, options->scores));
+    if (options->quantise) TRY(quantise_model(model, options->quantise));
     if (options->admit) TRY(options->admit(options->context, count_weights(model)));
     Loader loader = {model, options, arena_zero(model->arena, model->files->n + 1)};
     if (!loader.used) return ST_RESOURCE;
     TRY(load_tensors(&loader));
     if (options->dequantize) tell_of_values(model);
-    const StoredTensor *embed = find_stored(model, model->modules[0].path, "weight");
-    if (!embed) embed = find_stored(model, part_path(model, model->config.family->names->head), "weight");
+    const StoredTensor *embed = stored_find(model, model->modules[0].path, "weight");
+    if (!embed) embed = stored_find(model, part_path(model, model->config.family->names->head), "weight");
     model->config.stored_dtype = stored_is_quantised(embed) ? DT_BF16 : embed->dtype;
     return ST_OK;
 }
 
-static Status load_into(Model *model, const char *dir, const ModelOptions *options) {
+static Status read_config(Model *model, const char *dir) {
     model->dir = arena_strdup(model->arena, dir);
-    if (!model->dir) return ST_RESOURCE;
-    TRY(model_config_read(dir, model->arena, &model->config));
+    return model->dir ? model_config_read(dir, model->arena, &model->config) : ST_RESOURCE;
+}
+
+static Status load_into(Model *model, const char *dir, const ModelOptions *options) {
+    TRY(read_config(model, dir));
     return model_load_weights(model, options);
 }
 
@@ -417,6 +424,12 @@ Status model_load(const char *dir, const ModelOptions *options, Model **model) {
     Status status = or_free(load_into(*model, dir, options), model);
     profile_lap("load");
     return status;
+}
+
+Status model_outline(const char *dir, Model **model) {
+    TRY(new_model(dir, NULL, DT_F32, model));
+    Status status = read_config(*model, dir);
+    return or_free(status == ST_OK ? open_modules(*model, (*model)->config.scores) : status, model);
 }
 
 void model_free(Model *model) {

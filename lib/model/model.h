@@ -77,6 +77,7 @@ typedef struct Model {
     size_t n_passthrough;
     Arena *arena; /* owned: weights, adapters, gradients */
 } Model;
+typedef struct Quantise Quantise;
 typedef struct ModelOptions {
     const Device *device;
     DType compute;       /* f32 or bf16 (f64 on the reference device) */
@@ -89,17 +90,23 @@ typedef struct ModelOptions {
      * initializer_range */
     bool scores;
     uint64_t seed;
+    const Quantise *quantise; /* weights of linear layers are quantised first (quantise.h); NULL: as they are stored */
     /* called before the weights are read, with their number; may be NULL */
     Status (*admit)(const void *context, int64_t n_weights);
     const void *context;
 } ModelOptions;
-/* Weights stay mapped in their stored form, or are copied if products read them in place, quantised ones too; norms and biases become f32 copies. ST_INPUT names file and
+/* Weights stay mapped in their stored form, or are copied if products read them in place, quantised ones too; norms and biases become f32
+ * copies. ST_INPUT names file and
  * tensor: a weight that is missing, unexpected, of another shape than config.json says, or with a NaN or an infinity; a reward model in place of a
  * language model. The other parts of a wrapped model are not checked, and are carried along when the model is saved or merged. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
 void model_free(Model *model);
 /* A hash that identifies the model: of all weights and adapters, and of the settings of config.json that change the mathematics. */
 uint64_t model_fingerprint(const Model *model);
+/* The SHA-256 of the weights of all linear layers but the head, as 64 digits: of lines "NAME DIGEST", in the order of the forward pass, with the
+ * SHA-256 of each weight's values in float32. Equal for a quantised model and one with its dequantised values. model: with its files.
+ * ST_RESOURCE. */
+Status model_base_digest(const Model *model, char digest[65]);
 const Mapping *model_mapping(const Model *model, const void *data); /* the mapped file that contains these bytes; NULL if none does */
 /* Lets the system reclaim the memory of a weight in the mapped file. The next access reads it from the file again. */
 void model_drop_pages(const Model *model, const void *data, size_t bytes);

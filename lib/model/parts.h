@@ -13,6 +13,10 @@ Status model_build(Model *model, bool scores);
 const char *part_path(const Model *model, const char *part);
 /* Builds the model of model->config, which the caller has read, and loads the weights in model->dir. */
 Status model_load_weights(Model *model, const ModelOptions *options);
+/* The checkpoint's tensor "path.kind" (kind NULL: "path"), also without the prefix that checkpoints of base models omit. NULL: there is none. */
+const StoredTensor *stored_find(const Model *model, const char *path, const char *kind);
+/* A model of its files and modules, without weights; the caller calls model_free. ST_INPUT, ST_RESOURCE. */
+Status model_outline(const char *dir, Model **model);
 /* ST_INPUT, with both shapes, unless the stored tensor is of a float dtype and this shape. */
 Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape);
 /* ST_INPUT if the tensor, which came from `file`, contains a NaN or an infinity. */
@@ -29,8 +33,8 @@ enum { MAX_KINDS = 32 };
 /* The distinct last components of the linear layers' paths: "q_proj", "k_proj", ...; at most `cap`. */
 size_t linear_kinds(const Model *model, const char **names, size_t cap);
 
-/* The path by which PEFT names the pair of a layer of all experts together: the module that has the parameters, or its base_layer for the inner one of
- * two. both: the adapter has pairs of gate_up_proj and of down_proj there. In `arena`; NULL: out of memory. */
+/* The path by which PEFT names the pair of a layer of all experts together: the module that has the parameters, or its base_layer for the inner one
+ * of two. both: the adapter has pairs of gate_up_proj and of down_proj there. In `arena`; NULL: out of memory. */
 const char *together_path(const Linear *linear, bool both, Arena *arena);
 /* Whether the adapter of `config` has pairs of both layers of all experts of the block that `linear` is of. */
 bool together_has_both(const Model *model, const LoraConfig *config, const Linear *linear);

@@ -211,7 +211,7 @@ Status text_rename(Model *model, const TextNames *names) {
         if (!(model->linears[i]->path = text_path(config, names, model->linears[i]->path, model->arena))) return ST_RESOURCE;
     for (size_t i = 0; i < model->params.n; i++) {
         Param *param = &model->params.items[i];
-        if (param->role != PARAM_LORA_A && param->role != PARAM_LORA_B && param->role != PARAM_SAVED) continue;
+        if (param->role == PARAM_BASE || param->role == PARAM_CHECKPOINT_ONLY) continue;
         char *name = arena_strdup(model->arena, text_path(config, names, param->name, model->arena));
         if (!name) return ST_RESOURCE;
         param->name = param->tensor->name = name;

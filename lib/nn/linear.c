@@ -55,16 +55,96 @@ const LoraBranch *linear_branch(const Linear *linear, Tape *tape, const StepCont
     return args.lora == &branch ? tape_copy(tape, &branch, sizeof branch) : args.lora;
 }
 
-Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step) {
+/* ---- DoRA ---- */
+
+static LoraBranch *branch_of_rows(const Linear *linear, const StepContext *step, int i) { return step->adapters[i].linears[linear->index]->lora; }
+
+/* Whether the layer's branch, or that of some rows, has a magnitude. */
+static bool has_magnitude(const Linear *linear, const StepContext *step) {
+    bool found = step->n_adapters == 0 && linear->lora && linear->lora->magnitude;
+    for (int i = 0; i < step->n_adapters && !found; i++) {
+        const LoraBranch *lora = branch_of_rows(linear, step, i);
+        found = lora && lora->magnitude;
+    }
+    return found;
+}
+
+static bool is_dropped(const Linear *linear, const StepContext *step) {
+    return step->n_adapters == 0 && step->training && linear->lora && linear->lora->magnitude && linear->lora->dropout > 0;
+}
+
+bool linear_reads_once(const Linear *linear, const StepContext *step) { return !is_dropped(linear, step); }
+
+/* The first pass keeps the norms of a branch that never changes. */
+static const Tensor *norms_of(const Linear *linear, Tape *tape, LoraBranch *lora) {
+    if (lora->norms_known) return lora->norms;
+    const Tensor *norms = dora_norms(tape, linear->weight, lora);
+    if (norms && lora->norms && device_computes(tape_device(tape))) {
+        tape_device(tape)->copy(norms, lora->norms);
+        lora->norms_known = true;
+    }
+    return norms;
+}
+
+static const DoraScale *scales_of_rows(const Linear *linear, Tape *tape, const StepContext *step) {
+    DoraScale *first = NULL;
+    for (int i = step->n_adapters; i-- > 0;) {
+        LoraBranch *lora = branch_of_rows(linear, step, i);
+        if (!lora || !lora->magnitude) continue;
+        DoraScale scale = {.magnitude = lora->magnitude,
+                           .norms = norms_of(linear, tape, lora),
+                           .begin = step->adapters[i].begin,
+                           .end = step->adapters[i].end,
+                           .next = first};
+        first = scale.norms ? tape_copy(tape, &scale, sizeof scale) : NULL;
+        if (!first) return NULL; /* the tape has the failure */
+    }
+    return first;
+}
+
+/* The rest of a layer with a magnitude after its products, z. */
+static Tensor *dora_end(const Linear *linear, Tape *tape, Tensor *z, Tensor *residual, const StepContext *step) {
+    if (step->n_adapters > 0) return op_dora(tape, z, scales_of_rows(linear, tape, step), linear->bias, residual);
+    const DoraScale scale = {.magnitude = linear->lora->magnitude, .norms = z ? norms_of(linear, tape, linear->lora) : NULL};
+    return scale.norms ? op_dora(tape, z, &scale, linear->bias, residual) : NULL;
+}
+
+/* With dropout, the part of the layer that does not change has the whole input, and the change has the input after dropout, x~, as in PEFT:
+ * y = x W^T + bias + (magnitude / norm - 1) x~ W^T + magnitude / norm * scale x~ A^T B^T; here the two products of W are those of x - x~ and x~. */
+static Tensor *dropped_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step) {
     LoraBranch branch;
     LinearArgs args = linear_args(linear, tape, step, &branch);
+    Tensor *kept = op_dropout(tape, x, branch.dropout, branch.key, branch.first_draw);
+    Tensor *others = op_linear(tape, op_convert(tape, op_add(tape, x, kept, -1)), args.weight, args.bias, NULL, residual);
+    branch.dropout = 0;
+    Tensor *z = op_linear(tape, kept, args.weight, NULL, &branch, NULL);
+    const DoraScale scale = {.magnitude = branch.magnitude, .norms = z ? dora_norms(tape, args.weight, &branch) : NULL};
+    return scale.norms ? op_dora(tape, z, &scale, NULL, others) : NULL;
+}
+
+/* ---- layers ---- */
+
+Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step) {
+    if (is_dropped(linear, step)) return dropped_forward(linear, tape, x, residual, step);
+    LoraBranch branch;
+    LinearArgs args = linear_args(linear, tape, step, &branch);
+    if (has_magnitude(linear, step)) return dora_end(linear, tape, op_linear(tape, x, args.weight, NULL, args.lora, NULL), residual, step);
     return op_linear(tape, x, args.weight, args.bias, args.lora, residual);
 }
 
 void linears_forward(const Linear *const *linears, int n, Tape *tape, Tensor *x, const StepContext *step, Tensor **y) {
     LoraBranch branches[LINEARS_MOST];
-    LinearArgs args[LINEARS_MOST];
+    LinearArgs args[LINEARS_MOST] = {0};
+    bool together = true;
     ASSERT(n <= LINEARS_MOST, "%d linear layers at once", n);
-    for (int i = 0; i < n; i++) args[i] = linear_args(linears[i], tape, step, &branches[i]);
+    for (int i = 0; i < n; i++) together = together && !is_dropped(linears[i], step);
+    for (int i = 0; i < n && !together; i++) y[i] = linear_forward(linears[i], tape, x, NULL, step);
+    if (!together) return;
+    for (int i = 0; i < n; i++) {
+        args[i] = linear_args(linears[i], tape, step, &branches[i]);
+        if (has_magnitude(linears[i], step)) args[i].bias = NULL;
+    }
     op_linears(tape, x, args, n, y);
+    for (int i = 0; i < n; i++)
+        if (has_magnitude(linears[i], step)) y[i] = dora_end(linears[i], tape, y[i], NULL, step);
 }

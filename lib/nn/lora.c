@@ -87,18 +87,40 @@ void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *ra
     *scale = config->use_rslora ? *alpha / sqrt((double)*rank) : *alpha / (double)*rank;
 }
 
-static Param *add_matrix(Params *params, Arena *arena, const char *path, const char *kind, const Device *device, DType dtype, int64_t rows,
-                         int64_t cols, ParamRole role) {
-    Tensor *tensor = tensor_new(arena, device, dtype, 2, (int64_t[]){rows, cols});
-    char *name = arena_printf(arena, "%s.%s.weight", path, kind);
-    if (!tensor || !name) return NULL;
+static Param *add_param(Params *params, Arena *arena, const char *name, const Device *device, DType dtype, int n_dims, const int64_t *shape,
+                        ParamRole role) {
+    Tensor *tensor = name ? tensor_new(arena, device, dtype, n_dims, shape) : NULL;
+    if (!tensor) return NULL;
     tensor->name = name;
     return params_add(params, name, tensor, role);
+}
+
+static Param *add_matrix(Params *params, Arena *arena, const char *path, const char *kind, const Device *device, DType dtype, int64_t rows,
+                         int64_t cols, ParamRole role) {
+    return add_param(params, arena, arena_printf(arena, "%s.%s.weight", path, kind), device, dtype, 2, (int64_t[]){rows, cols}, role);
+}
+
+/* PEFT stores the magnitude without ".weight". */
+static Status add_magnitude(const Linear *linear, LoraBranch *lora, DType dtype, const Device *device, Arena *arena, Params *params) {
+    Param *magnitude =
+        add_param(params, arena, arena_printf(arena, "%s.lora_magnitude_vector", linear->path), device, dtype, 1, &linear->out, PARAM_MAGNITUDE);
+    lora->squares = magnitude ? tensor_new(arena, device, dtype, 1, &linear->out) : NULL;
+    if (!lora->squares) return ST_RESOURCE;
+    lora->magnitude = magnitude->tensor;
+    device->dora_squares(linear->weight, lora->squares);
+    return ST_OK;
+}
+
+static Status check_dora(const Linear *linear) {
+    if (!linear->no_dora && !linear->copies && !linear->together && !linear->only_named) return ST_OK;
+    status_fail(ST_CONFIG, "'use_dora' and the target '%s': DoRA of experts, routers and compressed keys and values is not supported", linear->path);
+    return status_hint(ST_CONFIG, "leave it out of the target modules, or use_dora off");
 }
 
 Status lora_add_branch(Linear *linear, const LoraConfig *config, DType dtype, const Device *device, Arena *arena, Params *params) {
     int64_t rank;
     double scale, alpha;
+    if (config->use_dora) TRY(check_dora(linear));
     lora_rank_and_scale(config, linear->path, &rank, &scale, &alpha);
     LoraBranch *lora = arena_zero(arena, sizeof *lora);
     if (!lora) return ST_RESOURCE;
@@ -109,14 +131,20 @@ Status lora_add_branch(Linear *linear, const LoraConfig *config, DType dtype, co
     Param *b = add_matrix(params, arena, linear->path, "lora_B", device, dtype, copies * linear->out, rank, PARAM_LORA_B);
     if (!b) return ST_RESOURCE;
     lora->b = b->tensor;
-    b->lr_scale = config->lr_ratio > 0 ? config->lr_ratio : 1;
     lora->scale = scale;
     lora->dropout = config->dropout;
+    if (config->use_dora) TRY(add_magnitude(linear, lora, dtype, device, arena, params));
     linear->lora = lora;
     return ST_OK;
 }
 
+/* The length of each row of the weight: the norms of a branch whose B is zero. */
+static void start_magnitude(const LoraBranch *lora) {
+    for (int64_t o = 0; o < tensor_count(lora->magnitude); o++) tensor_set(lora->magnitude, o, sqrt(tensor_get(lora->squares, o)));
+}
+
 Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, DType dtype, const Device *device, Arena *arena, Params *params) {
+    const size_t first = params->n;
     TRY(lora_add_branch(linear, config, dtype, device, arena, params));
     Tensor *a = linear->lora->a;
     RngKey key = rng_key(seed, RNG_INIT, LORA_STREAMS + linear->index);
@@ -125,6 +153,22 @@ Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, DTyp
     for (int64_t i = 0; i < count; i++)
         tensor_set(a, i, config->gaussian ? deviation * rng_normal(key, (uint64_t)i) : bound * (2 * rng_uniform(key, (uint64_t)i) - 1));
     device->fill(linear->lora->b, 0);
-    TRY(params_train(&params->items[params->n - 2], arena));
-    return params_train(&params->items[params->n - 1], arena);
+    if (linear->lora->magnitude) start_magnitude(linear->lora);
+    for (size_t i = first; i < params->n; i++) TRY(params_train(&params->items[i], arena));
+    return ST_OK;
+}
+
+Status lora_keep_norms(LoraBranch *lora, Arena *arena) {
+    if (!lora->magnitude) return ST_OK;
+    lora->norms = tensor_new(arena, tensor_device(lora->magnitude), lora->magnitude->dtype, 1, lora->magnitude->shape);
+    return lora->norms ? ST_OK : ST_RESOURCE;
+}
+
+void lora_set_lr_ratio(const Params *params, double ratio) {
+    for (size_t i = 0; i < params->n; i++) {
+        Param *param = &params->items[i];
+        bool magnitude = param->role == PARAM_MAGNITUDE;
+        if (param->role == PARAM_LORA_B || magnitude) param->lr_scale = ratio;
+        if (magnitude && ratio != 1) param->decay = false;
+    }
 }

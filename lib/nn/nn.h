@@ -20,6 +20,7 @@ typedef enum ParamRole {
     PARAM_BASE,            /* a weight of the checkpoint */
     PARAM_LORA_A,          /* (rank, in) */
     PARAM_LORA_B,          /* (out, rank) */
+    PARAM_MAGNITUDE,       /* (out): DoRA's lengths of rows */
     PARAM_SAVED,           /* a full weight trained together with the adapter (modules_to_save); the frozen original has an entry of its own */
     PARAM_CHECKPOINT_ONLY, /* a head that is not saved with the model or adapter (a value function); checkpoints include it */
 } ParamRole;
@@ -72,7 +73,7 @@ typedef struct LoraConfig {
     const char **targets;
     size_t n_parameters; /* target_parameters: names or suffixes of the layers of all experts together, "mlp.experts.gate_up_proj" */
     const char **parameters;
-    bool only_parameters; /* no other targets: n_targets 0 means none */
+    bool only_parameters;     /* no other targets: n_targets 0 means none */
     const char *target_regex; /* a regex for the full module path that replaces targets, as in adapter_config.json; NULL = none */
     size_t n_saved;           /* modules trained in full: "lm_head", "embed_tokens" */
     const char **saved;
@@ -81,8 +82,9 @@ typedef struct LoraConfig {
     int64_t *rank_values;
     double *alpha_values;
     bool use_rslora;
+    bool use_dora;   /* the weight becomes magnitude * (W + scale B A) / norm of its rows. Source: DoRA, arXiv 2402.09353 */
     bool gaussian;   /* init: A ~ N(0, (1/rank)^2) instead of U(-1/sqrt(in), 1/sqrt(in)); B = 0 in both */
-    double lr_ratio; /* learning rate of B divided by that of A */
+    double lr_ratio; /* learning rate of B divided by that of A; unless it is 1, magnitudes have B's and no weight decay, as in PEFT */
 } LoraConfig;
 
 typedef struct Linear {
@@ -95,6 +97,7 @@ typedef struct Linear {
     /* Not 0: one layer of each of so many experts, together. Its weight is (copies, out, in), or (copies, in, out), or NULL if each expert has a
      * Linear too; its branch has A (copies x rank, in) and B (copies x out, rank). To PEFT it is a parameter, not a module. */
     int64_t copies;
+    bool no_dora;    /* its products are not only those of linear_forward */
     bool only_named; /* gets a branch only where the targets name it: experts and routers */
     /* Of an expert's own layer: the layers of all experts together, the expert's number, and its first row there. NULL: it is not an expert's */
     const struct Linear *together;
@@ -117,6 +120,8 @@ typedef struct StepContext {
 } StepContext;
 /* Applies the layer. residual: added to the result; NULL = none. */
 Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step);
+/* Whether linear_forward reads its input once, so that it may be a lazy activation (op_activation_passing). */
+bool linear_reads_once(const Linear *linear, const StepContext *step);
 /* The branch that changes the layer's weight, its own or its part of that of all experts together, as a branch of the two tensors in `parts`. False:
  * there is none. expert: of a layer of all experts together, which of them; else 0. */
 bool linear_change(const Linear *linear, int64_t expert, LoraBranch *branch, Tensor parts[2]);
@@ -126,12 +131,16 @@ const LoraBranch *linear_branch(const Linear *linear, Tape *tape, const StepCont
 void linears_forward(const Linear *const *linears, int n, Tape *tape, Tensor *x, const StepContext *step, Tensor **y);
 /* Gets the rank, scale and alpha that `config` specifies for the module at `path`. */
 void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *rank, double *scale, double *alpha);
-/* Adds a branch of uninitialised matrices to `linear`, in `arena`, and appends the two parameters to `params`, A first. dtype: f32 (f64 on the
- * reference device). ST_RESOURCE. */
+/* Adds a branch of uninitialised matrices to `linear`, in `arena`, and appends the parameters to `params`: A, B, and the magnitude of DoRA. dtype:
+ * f32 (f64 on the reference device). The weight must be there if it is DoRA: its values are read once. ST_RESOURCE. */
 Status lora_add_branch(Linear *linear, const LoraConfig *config, DType dtype, const Device *device, Arena *arena, Params *params);
-/* Like lora_add_branch, but trained, with A random by (seed, linear->index) and B zero. A does not depend on which other layers have a branch.
- * ST_RESOURCE. */
+/* Like lora_add_branch, but trained, with A random by (seed, linear->index) and B zero; the magnitude of DoRA is the length of the weight's rows. A
+ * does not depend on which other layers have a branch. ST_RESOURCE. */
 Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, DType dtype, const Device *device, Arena *arena, Params *params);
+/* A DoRA branch never changes: its norms are computed once and kept in `arena`. Does nothing for plain LoRA. ST_RESOURCE. */
+Status lora_keep_norms(LoraBranch *lora, Arena *arena);
+/* Sets the learning rates of B and of magnitudes to `ratio` times that of A (LoraConfig.lr_ratio). */
+void lora_set_lr_ratio(const Params *params, double ratio);
 /* Whether the targets of `config` include the linear layer. */
 bool lora_targets(const LoraConfig *config, const Linear *linear);
 /* Whether one of the names is the full path or its last components. */
@@ -186,7 +195,7 @@ typedef struct OptimizerInfo {
     const char *name;
     const char *help;
     const char *keys; /* the recipe keys among betas, eps, momentum that it uses, separated by spaces */
-    /* Number of state tensors, each of the parameter's shape and dtype. Each element of parameter, gradient and states is updated alone: ranks divide them */
+    /* Number of state tensors, each of the parameter's shape and dtype. An element's update depends on no other element, so ranks divide them. */
     int (*states)(const OptimizerConfig *config);
     void (*update)(const OptimizerConfig *config, Param *param, double grad_scale, double lr, int64_t step); /* step counts from 1 */
 } OptimizerInfo;

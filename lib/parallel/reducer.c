@@ -58,7 +58,7 @@ static int64_t bucket_begin(const Shards *shards, int64_t end, int64_t most) {
     int64_t begin = end;
     while (begin > 0) {
         size_t k = shards_find(shards, begin - 1);
-        int64_t before = shards->elements[k] + (begin - 1 - shards->elements[k]) / SHARD_UNIT * SHARD_UNIT;
+        int64_t before = shards->before[k] + (begin - 1 - shards->before[k]) / SHARD_UNIT * SHARD_UNIT;
         if (begin < end && end - before > most) break;
         begin = before;
     }
@@ -88,7 +88,7 @@ typedef struct Piece {
 
 static Piece piece_of(const Reducer *reducer, int64_t begin, int64_t end, int64_t bucket_at, size_t k) {
     ShardPart part = shards_range(&reducer->shards, begin, end, k);
-    return (Piece){part, reducer->shards.elements[k] + part.first - bucket_at};
+    return (Piece){part, reducer->shards.before[k] + part.first - bucket_at};
 }
 
 static void keep_status(Reducer *reducer, Status status) {
@@ -269,7 +269,7 @@ void reducer_total(Reducer *reducer, int64_t n_lanes) {
         ShardPart part = shards_part(shards, reducer->rank, k);
         if (part.n == 0) continue;
         Tensor *grad = gradient_of(reducer, 0, k);
-        keep_status(reducer, tensor_upload(grad, part.first, part.n, reducer->kept[0] + (shards->elements[k] + part.first - own)));
+        keep_status(reducer, tensor_upload(grad, part.first, part.n, reducer->kept[0] + (shards->before[k] + part.first - own)));
         grad->blank = false;
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums the gradients of a step over ranks, and copies weights from their owners to all ranks. Gradients travel in buckets: neighbours in the list of
- * all trained elements, from its end to its beginning, since backward passes reach the last layers first. A bucket leaves as soon as the backward pass
- * that reducer_watch watches has computed all of it, while that pass goes on.
+ * all trained elements, from its end to its beginning, since backward passes reach the last layers first. A bucket leaves as soon as the backward
+ * pass that reducer_watch watches has computed all of it, while that pass goes on.
  *
  *     TRY(reducer_new(&config, arena, &reducer));
  *     ... all leaves of this rank's lanes but the last leaf (lanes.h) ...

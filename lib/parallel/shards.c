@@ -8,7 +8,7 @@ static int64_t units_of(int64_t elements) { return (elements + SHARD_UNIT - 1) /
 static int64_t elements_before(const Shards *shards, int64_t unit) {
     size_t k = 0;
     while (k < shards->n_params && shards->units[k + 1] <= unit) k++;
-    return k == shards->n_params ? shards->n : shards->elements[k] + (unit - shards->units[k]) * SHARD_UNIT;
+    return k == shards->n_params ? shards->n : shards->before[k] + (unit - shards->units[k]) * SHARD_UNIT;
 }
 
 Status shards_init(Shards *shards, const Params *params, int ranks, Arena *arena) {
@@ -25,7 +25,7 @@ Status shards_init(Shards *shards, const Params *params, int ranks, Arena *arena
         elements[k + 1] = elements[k] + n;
         units[k + 1] = units[k] + units_of(n);
     }
-    shards->index = index, shards->elements = elements, shards->units = units, shards->begin = begin, shards->unit = unit;
+    shards->index = index, shards->before = elements, shards->units = units, shards->begin = begin, shards->unit = unit;
     shards->n = elements[shards->n_params];
     shards->n_units = units[shards->n_params];
     for (int r = 0; r <= ranks; r++) {
@@ -36,8 +36,8 @@ Status shards_init(Shards *shards, const Params *params, int ranks, Arena *arena
 }
 
 ShardPart shards_range(const Shards *shards, int64_t begin, int64_t end, size_t k) {
-    int64_t first = MAX(begin, shards->elements[k]), last = MIN(end, shards->elements[k + 1]);
-    return first < last ? (ShardPart){first - shards->elements[k], last - first} : (ShardPart){0, 0};
+    int64_t first = MAX(begin, shards->before[k]), last = MIN(end, shards->before[k + 1]);
+    return first < last ? (ShardPart){first - shards->before[k], last - first} : (ShardPart){0, 0};
 }
 
 ShardPart shards_part(const Shards *shards, int rank, size_t k) { return shards_range(shards, shards->begin[rank], shards->begin[rank + 1], k); }
@@ -46,16 +46,10 @@ size_t shards_find(const Shards *shards, int64_t element) {
     size_t low = 0, high = shards->n_params;
     while (low + 1 < high) {
         size_t middle = low + (high - low) / 2;
-        if (shards->elements[middle] <= element)
+        if (shards->before[middle] <= element)
             low = middle;
         else
             high = middle;
     }
     return low;
-}
-
-int64_t shards_largest(const Shards *shards) {
-    int64_t most = 0;
-    for (int r = 0; r < shards->ranks; r++) most = MAX(most, shards->begin[r + 1] - shards->begin[r]);
-    return most;
 }

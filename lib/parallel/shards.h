@@ -22,7 +22,7 @@ typedef struct Shards {
     const size_t *index; /* (n_params): their places in `params` */
     int64_t n, n_units;  /* elements and units of all of them */
     /* (n_params + 1): number of elements, and of units, before each */
-    const int64_t *elements, *units;
+    const int64_t *before, *units;
     const int64_t *begin; /* (ranks + 1): number of elements before those of a rank */
     const int64_t *unit;  /* (ranks + 1): the same of units */
 } Shards;
@@ -37,7 +37,5 @@ ShardPart shards_part(const Shards *shards, int rank, size_t k); /* of trained p
 /* The part of trained parameter k in elements begin .. end - 1 of all elements */
 ShardPart shards_range(const Shards *shards, int64_t begin, int64_t end, size_t k);
 size_t shards_find(const Shards *shards, int64_t element); /* the trained parameter that has this element of all elements */
-/* Largest number of elements that a rank owns. */
-int64_t shards_largest(const Shards *shards);
 
 #endif

@@ -231,7 +231,10 @@ static size_t list_length(const Yaml *node) { return node->kind == YAML_LIST ? n
 static const Yaml *list_item(const Yaml *node, size_t i) { return node->kind == YAML_LIST ? node->items[i] : node; }
 
 /* Whether the key is a list of module names. No name contains a comma, unless it is a regular expression. */
-static bool is_names(const Key *key) { return strcmp(key->dotted, "lora.target_modules") == 0 || strcmp(key->dotted, "lora.modules_to_save") == 0; }
+static bool is_names(const Key *key) {
+    return strcmp(key->dotted, "lora.target_modules") == 0 || strcmp(key->dotted, "lora.modules_to_save") == 0 ||
+           strcmp(key->dotted, "model.quantize_modules") == 0;
+}
 
 static Status refuse_joined(const Key *key, const char *value, const Source *source) {
     char where[512];

@@ -135,13 +135,12 @@ void recipe_write_yaml(const Recipe *recipe, Str *text) {
     write_keys(recipe, "", "", text);
     for (size_t i = 0; i < n_recipe_sections; i++) {
         const char *section = recipe_sections[i].name;
-        if (section_present(recipe, section)) {
+        bool lanes = strcmp(section, "parallel") == 0 && recipe->has_model; /* a recipe without lanes is of a version that had none */
+        if (section_present(recipe, section) || lanes) {
             str_printf(text, "\n%s:\n", section);
             write_keys(recipe, section, "  ", text);
         } else if (strcmp(section, "lora") == 0) { /* an absent lora section also says what is trained */
             str_append(text, "\nlora: null\n");
-        } else if (strcmp(section, "parallel") == 0 && recipe->has_model) { /* a recipe without lanes is of a version that had none */
-            str_printf(text, "\nparallel:\n  lanes: %s\n", recipe->parallel_lanes);
         }
     }
 }

@@ -18,6 +18,12 @@ void metric_set(Metrics *metrics, const char *name, double value) { metric_put(m
 
 void metric_count(Metrics *metrics, const char *name, int64_t value) { metric_put(metrics, (Metric){name, (double)value, true}); }
 
+void metric_list(Metrics *metrics, const char *name, const double *values, size_t n) {
+    metrics->list_name = name;
+    metrics->list = values;
+    metrics->n_list = n;
+}
+
 double metric_get(const Metrics *metrics, const char *name) {
     for (size_t i = 0; i < metrics->n; i++)
         if (strcmp(metrics->items[i].name, name) == 0) return metrics->items[i].value;
@@ -37,6 +43,10 @@ void metrics_write(JsonWriter *w, const Metrics *metrics, const char *prefix) {
         else
             jw_double(w, name, metric->value);
     }
+    if (!metrics->list_name || *prefix) return;
+    jw_array(w, metrics->list_name);
+    for (size_t i = 0; i < metrics->n_list; i++) jw_double(w, NULL, metrics->list[i]);
+    jw_end_array(w);
 }
 
 json_t *metrics_to_json(const Metrics *metrics) {

@@ -21,10 +21,15 @@ typedef struct Metric {
 typedef struct Metrics {
     Metric items[METRICS_MAX];
     size_t n;
+    const char *list_name; /* one list of numbers; NULL: none */
+    const double *list;
+    size_t n_list;
 } Metrics;
 void metric_set(Metrics *metrics, const char *name, double value);    /* NaN: unknown, null in files */
 void metric_count(Metrics *metrics, const char *name, int64_t value); /* the same, written as an integer */
-double metric_get(const Metrics *metrics, const char *name);          /* NaN when it is not set */
+/* A list of numbers, borrowed: written with the others, and not kept in state.json. At most one. */
+void metric_list(Metrics *metrics, const char *name, const double *values, size_t n);
+double metric_get(const Metrics *metrics, const char *name); /* NaN when it is not set */
 /* Adds all numbers to the open object of `w`, each name after `prefix`. */
 void metrics_write(JsonWriter *w, const Metrics *metrics, const char *prefix);
 /* The same list as JSON, in order: [[name, value, whole], ...]. The caller decrefs it; NULL without memory. */

@@ -566,6 +566,7 @@ static void write_single(const RunRecord *run, Str *html) {
         html_element(html, "pre", text_in(run->started, "use"));
     }
     report_samples(run, html);
+    report_loads(run, html);
     write_memory(run, html);
     write_settings(run, html);
     write_log(run, html);

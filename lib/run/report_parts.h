@@ -31,6 +31,7 @@ typedef struct RunRecord {
     size_t n_settings;
     const char *program;         /* the program that made the run; NULL = unknown */
     json_t *samples;             /* a list of objects */
+    json_t *loads;               /* of experts, in the last line that has them; NULL: none */
     const MetricsReader *reader; /* NULL: only the page reads the metrics */
     void *reading;               /* the reader's */
     char **warnings;
@@ -53,6 +54,8 @@ void report_page(RunRecord *runs, size_t n, Str *html);
 void report_ending(const RunRecord *run, Str *html);
 /* Appends a metric's title from report_curves.def, or else its name in words. */
 void report_metric_name(const char *key, Str *out);
+/* The load of each expert in the last step; nothing for models without experts (report_loads.c). */
+void report_loads(const RunRecord *run, Str *html);
 /* A run's samples with their heading; nothing when there are none (report_samples.c). */
 void report_samples(const RunRecord *run, Str *html);
 

@@ -69,6 +69,10 @@ static Status add_metrics(RunRecord *record, const json_t *line, bool *good) {
     record->numbers.steps = json_integer_value(step);
     if (record->reader) record->reader->read(record->reading, line);
     json_object_foreach((json_t *)(uintptr_t)line, key, value) {
+        if (strcmp(key, "expert_load") == 0 && json_is_array(value)) {
+            json_decref(record->loads);
+            record->loads = json_incref(value);
+        }
         if (value == step || (!json_is_number(value) && !json_is_null(value))) continue;
         double number = json_is_null(value) ? (double)NAN : json_number_value(value);
         Series *series = series_for(record, key);
@@ -409,6 +413,7 @@ void record_release(RunRecord *record) {
     json_decref(record->extended);
     json_decref(record->plan);
     json_decref(record->samples);
+    json_decref(record->loads);
     if (record->reader) record->reader->end(record->reading);
     str_release(&record->log);
     arena_free(record->arena);

@@ -47,11 +47,20 @@ static void token_text(const Job *job, int32_t id, Str *text) {
     if (!tokenizer || tokenizer_decode(tokenizer, &id, 1, false, text) != ST_OK) str_printf(text, "token_id:%d", id);
 }
 
+/* The bytes that it adds to a text: a part of a character has its own, where its text is U+FFFD. */
+static void token_bytes(const Job *job, int32_t id, Str *bytes) {
+    const Tokenizer *tokenizer = server_of(job)->config.tokenizer;
+    if (!tokenizer || tokenizer_is_special(tokenizer, id)) return;
+    str_clear(bytes);
+    tokenizer_token_bytes(tokenizer, id, bytes);
+}
+
 static void write_chat_token(JsonWriter *w, const Job *job, int32_t id, double logprob) {
     Str text = {0};
     token_text(job, id, &text);
     jw_string_n(w, "token", str_text(&text), text.len);
     jw_double(w, "logprob", logprob);
+    token_bytes(job, id, &text);
     jw_array(w, "bytes");
     for (size_t i = 0; i < text.len; i++) jw_int(w, NULL, (unsigned char)text.data[i]);
     jw_end_array(w);

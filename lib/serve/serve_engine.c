@@ -38,6 +38,7 @@ void job_free(Job *job) {
     json_decref(job->body);
     for (size_t i = 0; i < job->n_ids; i++) ids_release(&job->ids[i]);
     free(job->ids);
+    jw_release(&job->written);
     free(job);
 }
 
@@ -119,11 +120,11 @@ static void job_add(Server *server, Job *job) {
 /* False: nothing after this job may come in before it. */
 static bool job_admit(Server *server, Job *job) {
     Answer *answer = job->answer;
-    if (answer->echo && !answer->scored) {
-        Status status = answer_score(server, job);
-        answer->scored = true;
+    if (answer->echo && !answer->echoed) {
+        Status status = answer_score(server, job, &answer->echoed);
         if (status != ST_OK) exchange_fail_status(job->exchange, status);
-        if (status == ST_OK) answer_echo(job);
+        if (status != ST_OK || !answer->echoed) return true;
+        answer_echo(job);
     }
     while (!job->exchange->ended && answer->request.max_new_tokens > 0 && answer->n_added < answer->n_prompts) {
         size_t before = answer->n_added;
@@ -141,12 +142,11 @@ static bool job_admit(Server *server, Job *job) {
 static void admit_jobs(Server *server) {
     for (Job **place = &server->jobs; *place;) {
         Job *job = *place;
-        if (job->work) {
-            job->work(server, job);
+        if (job->work && job->work(server, job)) {
             end_job(server, place);
             continue;
         }
-        if (is_waiting(job) && !job_admit(server, job)) return;
+        if (!job->work && is_waiting(job) && !job_admit(server, job)) return;
         place = &job->next;
     }
 }

@@ -220,7 +220,7 @@ static char *adapter_folder(Exchange *x, const char *path) {
     return NULL;
 }
 
-static void load_work(Server *server, Job *job) {
+static bool load_work(Server *server, Job *job) {
     const char *name = json_string_value(json_object_get(job->body, "lora_name")), *dir = json_string_value(json_object_get(job->body, "lora_path"));
     bool replace = json_is_true(json_object_get(job->body, "load_inplace"));
     ServedModel *model;
@@ -228,17 +228,18 @@ static void load_work(Server *server, Job *job) {
     Status status = load_served(server, name, dir, &model);
     if (status != ST_OK) {
         exchange_fail_status(job->exchange, status);
-        return;
+        return true;
     }
     if (!add_served(server, model, replace)) {
         exchange_fail(job->exchange, 400, "lora_name", "already_loaded", "the name '%s' is taken: 'load_inplace' replaces an adapter", name);
-        return;
+        return true;
     }
     jw_object(&w, NULL);
     jw_string(&w, "status", "success");
     jw_string(&w, "lora_name", name);
     jw_end_object(&w);
     exchange_answer_json(job->exchange, 200, &w);
+    return true;
 }
 
 void handle_load(Exchange *x) {

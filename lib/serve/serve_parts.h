@@ -129,7 +129,8 @@ typedef struct Answer {
     GenerateRequest request;   /* of all prompts */
     GenerateHandle *handles;   /* of those that were added */
     PromptScores *scores;      /* of prompts; NULL: not asked for */
-    bool scored;               /* echo's part is done */
+    size_t n_scored;           /* prompts that have scores */
+    bool echoed;               /* echo's part is done */
     char **stop;               /* request.stop */
     int32_t end_of_turn;
     TokenBias *bias;            /* request.sample.bias */
@@ -150,12 +151,14 @@ struct Job {
     Job *next;
     Exchange *exchange;
     ServedModel *model; /* NULL: none; else counted as a user */
-    /* Not NULL: the engine calls it, with no lock held, and the job ends. NULL: `answer` is generated */
-    void (*work)(Server *server, Job *job);
+    /* Not NULL: the engine calls it, with no lock held, until it is true; then the job ends. Between two calls, the generator does a step, so that
+     * long work holds up nobody. NULL: `answer` is generated */
+    bool (*work)(Server *server, Job *job);
     Answer *answer; /* NULL: none */
     json_t *body;
-    Ids *ids; /* of `work`: n_ids texts */
-    size_t n_ids;
+    Ids *ids; /* of `work`: n_ids texts, of which n_worked are done */
+    size_t n_ids, n_worked;
+    JsonWriter written; /* the part of the answer that is there */
 };
 
 /* Times of requests, in seconds, as Prometheus counts them. */
@@ -298,7 +301,8 @@ void answer_release(Server *server, Answer *answer); /* NULL is fine */
 
 /* ---- serve_score.c ---- */
 
-Status answer_score(Server *server, Job *job); /* fills `scores` */
+/* The scores of the next prompt. *ended: all have theirs. */
+Status answer_score(Server *server, Job *job, bool *ended);
 
 /* ---- serve_text.c ---- */
 

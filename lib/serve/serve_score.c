@@ -12,12 +12,13 @@ static Status score_prompt(const Model *model, const Ids *ids, int64_t n_top, Pr
     return n_top > 0 ? score_top(model, &row, n_top, scores->top) : score_rows(model, &row, 1, NULL, NULL);
 }
 
-Status answer_score(Server *server, Job *job) {
+Status answer_score(Server *server, Job *job, bool *ended) {
     Answer *answer = job->answer;
-    if (answer->n_top < 0) return ST_OK;
-    answer->scores = calloc(answer->n_prompts, sizeof *answer->scores);
+    *ended = answer->n_top < 0;
+    if (*ended) return ST_OK;
+    if (!answer->scores) answer->scores = calloc(answer->n_prompts, sizeof *answer->scores);
     if (!answer->scores) return status_fail(ST_RESOURCE, "out of memory for the scores of prompts");
-    for (size_t i = 0; i < answer->n_prompts; i++)
-        TRY(score_prompt(served_weights(server, job->model), &answer->prompts[i], answer->n_top, &answer->scores[i]));
-    return ST_OK;
+    size_t i = answer->n_scored++;
+    *ended = answer->n_scored == answer->n_prompts;
+    return score_prompt(served_weights(server, job->model), &answer->prompts[i], answer->n_top, &answer->scores[i]);
 }

@@ -132,44 +132,42 @@ static void write_vector(JsonWriter *w, size_t index, const double *vector, size
     free(values);
 }
 
-static bool embed_texts(Server *server, Job *job, JsonWriter *w, double *vector, size_t n_dims) {
+static Status embed_next(const Server *server, Job *job, size_t n_dims) {
     const char *format = json_string_value(json_object_get(job->body, "encoding_format")),
                *pooling = json_string_value(json_object_get(job->body, "pooling"));
     bool base64 = format && !strcmp(format, "base64"), mean = !pooling || strcmp(pooling, "last") != 0;
-    for (size_t i = 0; i < job->n_ids; i++) {
-        Status status = text_vector(served_weights(server, job->model), job->ids[i].data, job->ids[i].n, mean, (int64_t)n_dims, vector);
-        if (status != ST_OK) {
-            exchange_fail_status(job->exchange, status);
-            return false;
-        }
-        write_vector(w, i, vector, n_dims, base64);
-    }
-    return true;
+    double *vector = calloc(n_dims, sizeof *vector);
+    if (!vector) return status_fail(ST_RESOURCE, "out of memory for a vector");
+    const Ids *ids = &job->ids[job->n_worked];
+    Status status = text_vector(served_weights(server, job->model), ids->data, ids->n, mean, (int64_t)n_dims, vector);
+    if (status == ST_OK) write_vector(&job->written, job->n_worked++, vector, n_dims, base64);
+    free(vector);
+    return status;
 }
 
-static void embed_work(Server *server, Job *job) {
-    size_t n_dims = (size_t)json_integer_value(json_object_get(job->body, "dimensions"));
-    int64_t n_tokens = 0;
-    double *vector = calloc(n_dims, sizeof *vector);
-    JsonWriter w = {0};
-    for (size_t i = 0; i < job->n_ids; i++) n_tokens += (int64_t)job->ids[i].n;
-    jw_object(&w, NULL);
-    jw_string(&w, "object", "list");
-    jw_array(&w, "data");
-    if (!vector)
-        exchange_fail(job->exchange, 503, NULL, "out_of_memory", "no memory for a vector");
-    else if (embed_texts(server, job, &w, vector, n_dims)) {
-        jw_end_array(&w);
-        jw_string(&w, "model", job->model->name);
-        jw_object(&w, "usage");
-        jw_int(&w, "prompt_tokens", n_tokens);
-        jw_int(&w, "total_tokens", n_tokens);
-        jw_end_object(&w);
-        jw_end_object(&w);
-        exchange_answer_json(job->exchange, 200, &w);
+/* One text at a time. */
+static bool embed_work(Server *server, Job *job) {
+    JsonWriter *w = &job->written;
+    if (job->n_worked == 0) {
+        jw_object(w, NULL);
+        jw_string(w, "object", "list");
+        jw_array(w, "data");
     }
-    jw_release(&w);
-    free(vector);
+    Status status = embed_next(server, job, (size_t)json_integer_value(json_object_get(job->body, "dimensions")));
+    if (status != ST_OK) {
+        exchange_fail_status(job->exchange, status);
+        return true;
+    }
+    if (job->n_worked < job->n_ids) return exchange_is_gone(job->exchange);
+    jw_end_array(w);
+    jw_string(w, "model", job->model->name);
+    jw_object(w, "usage");
+    jw_int(w, "prompt_tokens", job->exchange->prompt_tokens);
+    jw_int(w, "total_tokens", job->exchange->prompt_tokens);
+    jw_end_object(w);
+    jw_end_object(w);
+    exchange_answer_json(job->exchange, 200, w);
+    return true;
 }
 
 static bool embed_input(Exchange *x, const json_t *value, Ids *ids) {

@@ -43,7 +43,10 @@ Tensor *op_attention(Tape *tape, Tensor *q, Tensor *k, Tensor *v, const Attentio
         if (args->sinks) device->attention_sinks(args->sinks, y, logsumexp);
     }
     Node *node = tape_push(tape, "attention", args->sinks ? attention_with_sinks_backward : attention_backward, (Tensor *[]){q, k, v, args->sinks},
-                           cached ? 0 : args->sinks ? 4 : 3, &y, 1, args, sizeof *args);
+                           cached        ? 0
+                           : args->sinks ? 4
+                                         : 3,
+                           &y, 1, args, sizeof *args);
     if (node) node->saved[0] = logsumexp;
     y->state->saved_by_output = true;
     return y;
@@ -88,7 +91,8 @@ void op_attention_example(OpExample *example) {
         int64_t n_kv_heads, window;
         double softcap;
     } cases[] = {
-        {plain, 1, 2, 0, 0}, {packed, 2, 1, 0, 0}, {shared, 3, 1, 0, 0}, {plain, 1, 2, 3, 0}, {shared, 3, 2, 0, 1.5}, {nested, 4, 1, 4, 0}, {packed, 2, 1, 3, 0},
+        {plain, 1, 2, 0, 0},    {packed, 2, 1, 0, 0}, {shared, 3, 1, 0, 0}, {plain, 1, 2, 3, 0},
+        {shared, 3, 2, 0, 1.5}, {nested, 4, 1, 4, 0}, {packed, 2, 1, 3, 0},
     };
     int c = example->variant;
     int64_t n = 9, head_dim = 4;

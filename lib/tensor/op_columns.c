@@ -21,7 +21,7 @@ static void columns_backward(Tape *tape, Node *node) {
     part_backward(tape, columns, columns->first, node->outputs[0]->grad, node->inputs[1]);
 }
 
-Tensor *op_columns(Tape *tape, Tensor *x, Tensor *more, const UnitMap *map) {
+Tensor *op_columns(Tape *tape, Tensor *x, Tensor *more, const ColumnOrder *map) {
     if (!x) return NULL;
     ASSERT(tensor_width(x) % map->unit == 0 && (!more || (tensor_width(more) % map->unit == 0 && tensor_rows(more) == tensor_rows(x))),
            "columns of width %lld in units of %lld", (long long)tensor_width(x), (long long)map->unit);
@@ -48,5 +48,5 @@ void op_columns_example(OpExample *example) {
     Tensor *x = example_input(example, true, true, 2, (int64_t[]){4, 6});
     Tensor *more = example->variant ? example_input(example, true, true, 2, (int64_t[]){4, 4}) : NULL;
     if (!x || (example->variant && !more)) return;
-    example_output(example, op_columns(example->tape, x, more, &(UnitMap){.unit = 2, .n = 5, .from = from[example->variant]}));
+    example_output(example, op_columns(example->tape, x, more, &(ColumnOrder){.unit = 2, .n = 5, .from = from[example->variant]}));
 }

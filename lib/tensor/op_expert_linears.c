@@ -148,8 +148,8 @@ static const RowBranch *token_branches(const ExpertLinear *layer, const Routing 
         memory->down = factor_a(layer, &factors, factors.all_a);
         memory->b = factor_b(layer, &factors, factors.all_b);
         memory->low = inner_of(inner, from, to - from, factors.rank);
-        memory->rows = (RowBranch){.begin = from - begin, .end = to - begin, .down = &memory->down, .b = &memory->b, .alpha = factors.scale,
-                                   .low = &memory->low};
+        memory->rows = (RowBranch){
+            .begin = from - begin, .end = to - begin, .down = &memory->down, .b = &memory->b, .alpha = factors.scale, .low = &memory->low};
         if (last) last->next = &memory->rows;
         if (!first) first = &memory->rows;
         last = &memory->rows;
@@ -181,8 +181,8 @@ static void layer_products(Calls *calls, const ExpertLinear *layer, const Routin
     for (int64_t e = 0; e < routing->n_experts; e++) {
         int64_t begin = first_slot(routing, e), end = routing->ends[e];
         if (begin == end) continue;
-        Matmul *product = calls_add(calls, matrix_rows(x, begin, end), false, expert_weight(layer, e), !is_in_out(layer, e), 1, 0,
-                                    matrix_rows(y, begin, end));
+        Matmul *product =
+            calls_add(calls, matrix_rows(x, begin, end), false, expert_weight(layer, e), !is_in_out(layer, e), 1, 0, matrix_rows(y, begin, end));
         int i = calls->n - 1;
         if (layer->bias) {
             calls->addend[i] = vector_of(layer->bias, e, layer->out);
@@ -300,7 +300,6 @@ void op_expert_linears(Tape *tape, Tensor *x, bool by_token, const Routing *rout
 }
 
 /* ---- backward ---- */
-
 
 /* The gradient of factors or biases of all experts: zeros instead of old values, so that every expert adds. */
 static Tensor *grad_zeroed(Tape *tape, Tensor *parameter) {
@@ -438,9 +437,8 @@ OpCost op_expert_linears_cost(const Node *node, bool backward) {
     double slots = (double)tensor_count(attributes->routing.rows);
     for (int i = 0; i < attributes->n; i++) {
         const ExpertLinear *layer = &attributes->layers[i];
-        double in = (double)layer->in, out = (double)layer->out,
-               rank = (double)widest_rank(layer, layer->lora, attributes->routing.n_experts), full = 2 * slots * in * out,
-               low = 2 * slots * rank * (in + out);
+        double in = (double)layer->in, out = (double)layer->out, rank = (double)widest_rank(layer, layer->lora, attributes->routing.n_experts),
+               full = 2 * slots * in * out, low = 2 * slots * rank * (in + out);
         bool weights = is_trained(layer, attributes->routing.n_experts);
         cost.flops += !backward ? full + low : node->inputs[0]->needs_grad * (full + low) + (weights ? rank > 0 ? low : full : 0);
         const Tensor *weight = layer->whole ? layer->whole : layer->each[0];

@@ -7,7 +7,8 @@ enum { X, WEIGHTS, RESIDUAL, INPUTS };
 static void expert_sum_backward(Tape *tape, Node *node) {
     double beta[2], residual_beta;
     const Tensor *const *places = node->attributes;
-    Tensor *dy = node->outputs[0]->grad, *dx = tape_grad(tape, node->inputs[X], &beta[0]), *dweights = tape_grad(tape, node->inputs[WEIGHTS], &beta[1]);
+    Tensor *dy = node->outputs[0]->grad, *dx = tape_grad(tape, node->inputs[X], &beta[0]),
+           *dweights = tape_grad(tape, node->inputs[WEIGHTS], &beta[1]);
     if (dx || dweights) tape_device(tape)->expert_sum_backward(node->inputs[X], node->inputs[WEIGHTS], *places, dy, beta, dx, dweights);
     Tensor *residual = node->inputs[RESIDUAL];
     if (!residual || tensor_grad_move(node->outputs[0], residual)) return;

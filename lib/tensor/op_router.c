@@ -79,19 +79,43 @@ static bool slots_sort(Tape *tape, const Tensor *chosen, Routing *routing) {
 
 /* Counts the slots of each expert, and sums its shares of the tokens' scores. */
 static Status load_add(const Routing *routing, const Tensor *scores, RouterLoad *load) {
-    int64_t n_experts = routing->n_experts, begin = 0;
+    int64_t n_experts = routing->n_experts;
     double buffer[1024], *token = n_experts <= (int64_t)COUNT_OF(buffer) ? buffer : malloc((size_t)n_experts * sizeof *token);
+    ASSERT(load->n_parts > 0 && load->ends[load->n_parts - 1] == routing->n_tokens, "%lld parts of %lld tokens", (long long)load->n_parts,
+           (long long)routing->n_tokens);
     if (!token) return status_fail(ST_RESOURCE, "out of memory for the load of experts");
-    for (int64_t e = 0; e < n_experts; begin = routing->ends[e++]) load->counts[e] += (double)(routing->ends[e] - begin);
-    for (int64_t t = 0; t < routing->n_tokens; t++) {
+    for (int64_t e = 0, slot = 0; e < n_experts; e++)
+        for (int64_t part = 0; slot < routing->ends[e]; slot++) { /* an expert's slots are in order of tokens */
+            while (routing->tokens[slot] >= load->ends[part]) part++;
+            load->counts[part * n_experts + e]++;
+        }
+    for (int64_t t = 0, part = 0; t < routing->n_tokens; t++) {
         double sum = 0;
+        while (t >= load->ends[part]) part++;
         tensor_read_part(scores, t * n_experts, n_experts, token);
         for (int64_t e = 0; e < n_experts; e++) sum += token[e];
-        for (int64_t e = 0; e < n_experts; e++) load->scores[e] += token[e] / sum;
+        for (int64_t e = 0; e < n_experts; e++) load->scores[part * n_experts + e] += token[e] / sum;
     }
-    load->n_tokens += routing->n_tokens;
     if (token != buffer) free(token);
     return ST_OK;
+}
+
+/* Rows begin..end-1 of chosen experts, which have one dimension. */
+static Tensor chosen_rows(const Tensor *chosen, int64_t top_k, int64_t begin, int64_t end) {
+    return tensor_part(chosen, begin * top_k, (end - begin) * top_k);
+}
+
+/* Each part of the tokens with its own addition to the gradients of scores. */
+static void balanced_backward(Tape *tape, const Node *node, const RouterArgs *args, const RouterLoad *load, double beta, const Tensor *dlogits) {
+    Tensor *balance = tape_scratch(tape, tape_residual(tape), 1, &args->n_experts);
+    const Tensor *dweights = node->outputs[0]->grad;
+    for (int64_t part = 0, begin = 0; balance && part < load->n_parts; begin = load->ends[part++]) {
+        int64_t end = load->ends[part];
+        Tensor scores = matrix_rows(node->saved[0], begin, end), chosen = chosen_rows(node->saved[1], args->top_k, begin, end),
+               weights = matrix_rows(dweights, begin, end), logits = matrix_rows(dlogits, begin, end);
+        tensor_write(balance, load->balance + part * args->n_experts);
+        tape_device(tape)->route_backward(args, &scores, &chosen, &weights, balance, beta, &logits);
+    }
 }
 
 typedef struct RouterNode {
@@ -103,13 +127,11 @@ static void router_backward(Tape *tape, Node *node) {
     const RouterNode *router = node->attributes;
     const RouterLoad *load = router->load;
     double beta;
-    Tensor *dlogits = tape_grad(tape, node->inputs[0], &beta), *balance = NULL;
-    if (!dlogits) return;
-    if (load && load->balance && device_computes(tape_device(tape))) {
-        if (!(balance = tape_scratch(tape, tape_residual(tape), 1, &router->args.n_experts))) return;
-        tensor_write(balance, load->balance);
-    }
-    tape_device(tape)->route_backward(&router->args, node->saved[0], node->saved[1], node->outputs[0]->grad, balance, beta, dlogits);
+    Tensor *dlogits = tape_grad(tape, node->inputs[0], &beta);
+    if (dlogits && load && load->balance && device_computes(tape_device(tape)))
+        balanced_backward(tape, node, &router->args, load, beta, dlogits);
+    else if (dlogits)
+        tape_device(tape)->route_backward(&router->args, node->saved[0], node->saved[1], node->outputs[0]->grad, NULL, beta, dlogits);
 }
 
 Routing op_router(Tape *tape, Tensor *logits, const Tensor *bias, const RouterArgs *args, RouterLoad *load) {

@@ -55,13 +55,8 @@ Status tensor_allocate(Tensor *tensor, Arena *arena) {
     return tensor->elements ? ST_OK : ST_RESOURCE;
 }
 
-/* Codes of a PACKED tensor have no address of their own. */
-static void check_address(const Tensor *tensor) {
-    ASSERT(tensor->dtype != DT_PACKED, "a part of packed codes of %lld elements", (long long)tensor_count(tensor));
-}
-
 Tensor matrix_rows(const Tensor *matrix, int64_t begin, int64_t end) {
-    check_address(matrix);
+    ASSERT(begin == 0 || matrix->dtype != DT_PACKED, "rows of packed codes from %lld on", (long long)begin); /* they have no addresses */
     Tensor part = {.dtype = matrix->dtype, .n_dims = 2, .shape = {end - begin, matrix->shape[1]}, .storage = matrix->storage};
     if (matrix->elements) part.elements = (char *)matrix->elements + dtype_bytes(matrix->dtype, begin * matrix->shape[1]);
     return part;
@@ -157,14 +152,16 @@ Tensor *tensor_reshape(Arena *arena, const Tensor *tensor, int n_dims, const int
 }
 
 static void *address_of(const Tensor *tensor, int64_t at, int64_t n) {
-    check_address(tensor);
+    ASSERT(tensor->dtype != DT_PACKED, "elements of packed codes from %lld on", (long long)at);
     ASSERT(at >= 0 && n >= 0 && n <= tensor_count(tensor) - at, "elements %lld to %lld of a tensor of %lld", (long long)at, (long long)(at + n),
            (long long)tensor_count(tensor));
     return (char *)tensor->elements + dtype_bytes(tensor->dtype, at);
 }
 
 Tensor tensor_part(const Tensor *tensor, int64_t at, int64_t n) {
-    return (Tensor){.dtype = tensor->dtype, .n_dims = 1, .shape = {n}, .elements = address_of(tensor, at, n), .storage = tensor->storage};
+    bool whole = at == 0 && n == tensor_count(tensor); /* packed codes too */
+    void *elements = whole ? tensor->elements : address_of(tensor, at, n);
+    return (Tensor){.dtype = tensor->dtype, .n_dims = 1, .shape = {n}, .elements = elements, .storage = tensor->storage};
 }
 
 void tensor_swap(Tensor *a, Tensor *b) {

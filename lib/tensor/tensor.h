@@ -72,7 +72,7 @@ Status tensor_allocate(Tensor *tensor, Arena *arena);
 Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values);
 /* Makes a view of an array in a mapped file, which the caller keeps mapped. The device must share the host's memory. NULL: out of memory. */
 Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, const void *values);
-/* Makes a tensor of dtype PACKED, which the caller's packing (quant/packing.h) must outlive. Its values are those that packing->read gives. The device
+/* Makes a tensor of dtype PACKED, which the packing (quant/packing.h) must outlive. Its values are those that packing->read gives. The device
  * must share the host's memory. NULL: out of memory. */
 typedef struct Packing Packing;
 Tensor *tensor_packed(Arena *arena, const Device *device, int n_dims, const int64_t *shape, const Packing *packing);
@@ -182,7 +182,21 @@ typedef struct LoraBranch {
     /* end > 0: only rows begin..end-1 have the branch, and the next one has later rows. Such a list has no dropout and no backward pass. */
     int64_t begin, end;
     const struct LoraBranch *next;
+    /* DoRA: the trained length of each row of the changed weight, and the squared lengths of the rows of the weight: (out) each. NULL: plain LoRA.
+     * op_linear does not read them. */
+    Tensor *magnitude, *squares;
+    Tensor *norms; /* of a branch that never changes: dora_norms as soon as norms_known. NULL: they are computed in each pass */
+    bool norms_known;
 } LoraBranch;
+
+/* DoRA of rows begin..end-1, or of all rows if end is 0: their columns are multiplied by magnitude / norms. A list (next) has no backward
+ * pass; rows without an entry are multiplied by 1. */
+typedef struct DoraScale {
+    Tensor *magnitude;   /* (out) */
+    const Tensor *norms; /* (out), of dora_norms: no gradient passes through them. A norm of 0 counts as infinite */
+    int64_t begin, end;
+    const struct DoraScale *next;
+} DoraScale;
 
 typedef struct AttentionArgs {
     const Layout *layout;
@@ -196,10 +210,10 @@ typedef struct AttentionArgs {
 } AttentionArgs;
 
 /* Columns of a result of op_columns, in units of equal width. */
-typedef struct UnitMap {
+typedef struct ColumnOrder {
     int64_t unit, n;     /* width of a unit; units of the result */
     const int32_t *from; /* of each: the unit of x, or those of `more` after them; -1: zeros. Lives until the step ends */
-} UnitMap;
+} ColumnOrder;
 
 /* Result of op_split; all NULL after a failure. */
 typedef struct Split {
@@ -222,25 +236,26 @@ typedef struct RouterArgs {
 } RouterArgs;
 /* What a layer's router did in a pass, for its load and its auxiliary loss. */
 typedef struct RouterLoad {
-    double *counts, *scores; /* (E): slots of each expert; sums of its scores over all tokens, divided by the token's sum */
-    int64_t n_tokens;
-    double *balance; /* (E): added to the gradient of each token's scores in the backward pass, set before it; NULL: nothing. Softmax only */
+    int64_t n_parts;
+    const int64_t *ends;     /* of each part of the pass, such as a row: the token after its last one */
+    double *counts, *scores; /* (n_parts, E), added to: slots of each expert; its scores of all tokens, divided by the token's sum */
+    double *balance; /* (n_parts, E): added to the gradient of each token's scores, set before the backward pass; NULL: nothing. Softmax only */
 } RouterLoad;
 /* Which tokens each expert of a layer gets, and with which weight. A slot is a choice: token and expert. Slots are in order of experts, within an
  * expert in order of tokens. All arrays live until the step ends. */
 typedef struct Routing {
     int64_t n_tokens, n_experts, top_k;
-    Tensor *weights;         /* (N, k) f32 (f64 on the reference device), with gradients; NULL after a failure */
-    Tensor *rows, *places;   /* (N x k) i32: the token of each slot; its place in `weights` */
-    const int32_t *tokens;   /* the values of `rows` for the host */
-    const int64_t *ends;     /* for the host: slots ends[e - 1] .. ends[e] - 1 are those of expert e */
+    Tensor *weights;       /* (N, k) f32 (f64 on the reference device), with gradients; NULL after a failure */
+    Tensor *rows, *places; /* (N x k) i32: the token of each slot; its place in `weights` */
+    const int32_t *tokens; /* the values of `rows` for the host */
+    const int64_t *ends;   /* for the host: slots ends[e - 1] .. ends[e] - 1 are those of expert e */
 } Routing;
 /* For devices: chooses args->top_k experts, the best first; among equals the first. scores: n_experts, overwritten. */
 void router_choose(const RouterArgs *args, double *scores, int32_t *chosen);
 
 /* Low-rank branches of one linear layer of each expert. */
 typedef struct ExpertLora {
-    Tensor *a, *b; /* of all experts: (E r, in) and (E rows, r), expert after expert */
+    Tensor *a, *b;       /* of all experts: (E r, in) and (E rows, r), expert after expert */
     int64_t rows, first; /* of the rows of B that an expert has, those from `first` on are this layer's; rows 0: `out` */
     double scale;
     const LoraBranch *const *each; /* instead: a branch of its own for each expert, without dropout; NULL entries: none */
@@ -552,7 +567,7 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
                 int n_outputs, const void *attributes, size_t size);
 void *tape_copy(Tape *tape, const void *bytes, size_t size); /* the copy lives until the step ends; NULL after a failure, which the tape records */
 bool tape_recording(const Tape *tape);
-bool tape_repeats(const Tape *tape); /* a checkpointed layer runs again, in the backward pass */
+bool tape_repeats(const Tape *tape);        /* a checkpointed layer runs again, in the backward pass */
 bool tape_needs_backward(const Tape *tape); /* this run of the op, or its repetition in a checkpointed layer, will have a backward pass */
 /* The gradient buffer of `tensor`. *beta is 0 when the buffer is fresh (write) and 1 when it has a value already (add): backward kernels take
  * `beta` and compute y = result + beta * y. NULL when no gradient is needed. */
@@ -621,6 +636,9 @@ typedef struct LinearArgs {
     const LoraBranch *lora;
 } LinearArgs;
 void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y);
+
+/* The lengths of the rows of W + scale B A for a branch with `squares`: (out) residual dtype. Not recorded. NULL after a failure. */
+Tensor *dora_norms(Tape *tape, const Tensor *weight, const LoraBranch *lora);
 
 /* A lazy op_activation whose only reader is one op_linear or op_linears. The step does not keep its values: they are computed when the product
  * runs, and again when the gradient passes the activation. */

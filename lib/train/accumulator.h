@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gradient of a step: runs the step's leaves lane by lane (lanes.h), and sums their gradients. Ranks divide the leaves: each runs its own ones, and
+/* The gradient of a step: runs the step's leaves lane by lane (lanes.h), and sums their gradients. Ranks divide the leaves: each runs its own, and
  * the sums have the same bits on any number of ranks.
  *
  *     TRY(accumulator_init(&accumulator, &config, arena));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Converts parts of a recipe into the configs of libraries. */
+#include "lib/model/quantized/quantise.h"
 #include "lib/base/log.h"
 #include "lib/train/train.h"
 
@@ -38,6 +39,7 @@ Status recipe_lora(const Recipe *recipe, LoraConfig *config) {
         .alpha_keys = recipe->lora_alpha_pattern.keys,
         .alpha_values = recipe->lora_alpha_pattern.values,
         .use_rslora = recipe->lora_use_rslora,
+        .use_dora = recipe->lora_use_dora,
         .gaussian = recipe->lora_init == LORA_INIT_GAUSSIAN,
         .lr_ratio = recipe->lora_lr_ratio,
     };
@@ -57,6 +59,28 @@ Status recipe_lora(const Recipe *recipe, LoraConfig *config) {
         config->n_targets = 0;
     }
     return fill_rank_pattern(recipe, config);
+}
+
+Status recipe_quantise(const Recipe *recipe, Quantise *how) {
+    const TextList *modules = &recipe->model_quantize_modules;
+    if (recipe->model_quantize == MODEL_QUANTIZE_NONE) return ST_OK;
+    const char *form = model_quantize_text(recipe->model_quantize);
+    if (!recipe->has_lora) {
+        status_fail(ST_CONFIG, "'model.quantize: %s' without a 'lora' section: every weight would be trained, and quantised weights cannot be", form);
+        return status_hint(ST_CONFIG, "lora.rank=16 trains an adapter on them; or leave model.quantize out");
+    }
+    *how = (Quantise){.form = form,
+                      .n_modules = modules->n,
+                      .modules = modules->items,
+                      .nested = recipe->model_quantize_double,
+                      .block = recipe->model_quantize_block};
+    if (modules->n == 0) return status_fail(ST_CONFIG, "'model.quantize_modules' is empty");
+    for (size_t i = 0; i < modules->n; i++) {
+        if (strcmp(modules->items[i], "all-linear") != 0) continue;
+        if (modules->n > 1) return status_fail(ST_CONFIG, "'all-linear' in 'model.quantize_modules' cannot be combined with other entries");
+        how->n_modules = 0;
+    }
+    return ST_OK;
 }
 
 Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config) {

@@ -110,24 +110,32 @@ void run_plan_memory(RunPlan *plan) {
     str_release(&text);
 }
 
+/* "base: llama-wide.q4_k_m.gguf, 0.65 MB, 13 q4_k, 3 q6_k, 5 F32; 4.98 bits a weight", of a quantised base. */
+static void say_base(RunPlan *plan, const Model *model) {
+    if (!model->files || !weight_file_is_quantised(model->files)) return;
+    Str types = {0};
+    size_t bytes = 0;
+    char size[32];
+    for (size_t i = 0; i < model->files->n; i++) bytes += model->files->tensors[i].bytes;
+    weight_file_describe(model->files, &types);
+    run_plan_say(plan, "base: %s, %s, %s", path_name(model->dir), format_bytes((double)bytes, size), str_text(&types));
+    str_release(&types);
+}
+
 void run_plan_model(RunPlan *plan, const Recipe *recipe, const Model *model, const char *with) {
     int64_t parameters = params_count(&model->params, false), trained = params_count(&model->params, true);
-    Str adapter = {0}, carried = {0}, types = {0};
+    Str adapter = {0}, carried = {0};
     run_plan_count(plan, PLAN_BOTH, "parameters", parameters);
     run_plan_count(plan, PLAN_BOTH, "trained_parameters", trained);
     run_plan_text(plan, PLAN_BOTH, "compute", dtype_name(model->compute));
+    say_base(plan, model);
     run_plan_say(plan, "model: %s, %lld parameter%s, %lld trained (%s%s), products in %s", recipe->model_path, (long long)parameters,
                  plural(parameters), (long long)trained, recipe->has_lora ? "LoRA" : "all", with, dtype_name(model->compute));
-    if (model->files && weight_file_is_quantised(model->files)) {
-        weight_file_describe(model->files, &types);
-        run_plan_say(plan, "quantised: %s; %s in memory", str_text(&types), dtype_name(model->compute));
-    }
     adapter_describe(model, &adapter);
     if (adapter.len > 0) run_plan_say(plan, "adapter: on %s", str_text(&adapter));
     if (!recipe->has_lora) text_describe_passthrough(model, &carried);
     if (carried.len > 0) run_plan_say(plan, "not trained, saved unchanged: %s", str_text(&carried));
     run_plan_memory(plan);
-    str_release(&types);
     str_release(&carried);
     str_release(&adapter);
 }

@@ -13,6 +13,9 @@
 #include "lib/recipe/recipe.h"
 #include "lib/tensor/compute.h"
 
+/* How model.quantize says that frozen weights are quantised; *how is not changed without it. ST_CONFIG: no lora section, modules that cannot be
+ * combined. */
+Status recipe_quantise(const Recipe *recipe, Quantise *how);
 Status recipe_lora(const Recipe *recipe, LoraConfig *config);           /* ST_CONFIG: targets or ranks that are not possible; ST_RESOURCE */
 Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config); /* ST_CONFIG: an unknown optimiser */
 /* The schedule over total_steps steps. Warns if the warmup takes all of them. ST_CONFIG: an unknown schedule. */

@@ -3,6 +3,7 @@
 #include "lib/base/log.h"
 #include "lib/model/adapter.h"
 #include "lib/model/convert.h"
+#include "lib/model/quantized/quantise.h"
 #include "lib/train/trained_model.h"
 
 #include "lib/train/memory.h"
@@ -27,7 +28,7 @@ static Status save_score(Model *model, LoraConfig *lora) {
 
 static Status start_adapter(const Recipe *recipe, Model *model) {
     static const char *const fixed[] = {"lora.rank",         "lora.alpha",         "lora.target_modules", "lora.modules_to_save",
-                                        "lora.rank_pattern", "lora.alpha_pattern", "lora.use_rslora"};
+                                        "lora.rank_pattern", "lora.alpha_pattern", "lora.use_rslora",     "lora.use_dora"};
     LoraConfig config;
     TRY(recipe_lora(recipe, &config));
     TRY(save_score(model, &config));
@@ -38,8 +39,7 @@ static Status start_adapter(const Recipe *recipe, Model *model) {
             log_message(LOG_WARNING, "'%s' is not used: the adapter in '%s' keeps its own", fixed[i], recipe->model_adapter);
     for (size_t i = 0; i < model->n_linears; i++)
         if (model->linears[i]->lora) model->linears[i]->lora->dropout = config.dropout;
-    for (size_t i = 0; i < model->params.n; i++)
-        if (model->params.items[i].role == PARAM_LORA_B) model->params.items[i].lr_scale = config.lr_ratio;
+    lora_set_lr_ratio(&model->params, config.lr_ratio);
     model->lora.dropout = config.dropout;
     return ST_OK;
 }
@@ -67,6 +67,58 @@ static void exempt_from_decay(const Recipe *recipe, Model *model) {
     }
 }
 
+/* ---- a quantised base ---- */
+
+/* Where the run keeps the base: next to its own folder, so that runs of the same base share it. NULL: nowhere. */
+static Status kept_base(const Recipe *recipe, const Quantise *how, Arena *arena, const char **dir) {
+    const char *name;
+    *dir = NULL;
+    if (!recipe->output) return ST_OK;
+    TRY(quantise_name(recipe->model_path, how, arena, &name));
+    size_t end = strlen(recipe->output);
+    while (end > 0 && recipe->output[end - 1] == '/') end--;
+    while (end > 0 && recipe->output[end - 1] != '/') end--;
+    *dir = arena_printf(arena, "%.*s%s", (int)end, recipe->output, name);
+    return *dir ? ST_OK : ST_RESOURCE;
+}
+
+static Status prepare_base(const Recipe *recipe, Arena *arena) {
+    Quantise how;
+    const char *dir, *slash;
+    TRY(recipe_quantise(recipe, &how));
+    TRY(kept_base(recipe, &how, arena, &dir));
+    if (!dir || dir_exists(dir)) return ST_OK;
+    slash = strrchr(dir, '/');
+    if (slash && slash > dir) TRY(dir_make(arena_strndup(arena, dir, (size_t)(slash - dir))));
+    return quantise_save(recipe->model_path, &how, dir);
+}
+
+Status trained_base_prepare(const Recipe *recipe) {
+    if (recipe->model_quantize == MODEL_QUANTIZE_NONE || !recipe->model_path) return ST_OK;
+    Arena *arena = arena_new(0);
+    Status status = arena ? prepare_base(recipe, arena) : ST_RESOURCE;
+    arena_free(arena);
+    return status;
+}
+
+Status trained_base(const Recipe *recipe, const char *adapter, Arena *arena, const char **base) {
+    if (recipe->model_quantize != MODEL_QUANTIZE_NONE) return adapter_base(adapter, arena, base);
+    *base = arena_strdup(arena, recipe->model_path);
+    return *base ? ST_OK : ST_RESOURCE;
+}
+
+/* Loads the base that the run keeps, or quantises in memory, as for a dry run. */
+static Status load_base(const Recipe *recipe, ModelOptions *options, Arena *arena, Model **model) {
+    Quantise how;
+    const char *dir = NULL;
+    if (recipe->model_quantize == MODEL_QUANTIZE_NONE) return model_load(recipe->model_path, options, model);
+    TRY(recipe_quantise(recipe, &how));
+    TRY(kept_base(recipe, &how, arena, &dir));
+    if (dir && dir_exists(dir)) return model_load(dir, options, model);
+    options->quantise = &how;
+    return model_load(recipe->model_path, options, model);
+}
+
 /* Every weight becomes an f32 copy with a gradient. The system may grant that memory without having it, so it is checked first. */
 static Status check_room(const void *recipe, int64_t n_weights) { return train_memory_check_weights(recipe, n_weights); }
 
@@ -79,7 +131,10 @@ static Status trained_model_load(const Recipe *recipe, Runtime runtime, bool sco
                             .seed = (uint64_t)recipe->seed,
                             .admit = recipe->has_lora ? NULL : check_room,
                             .context = recipe};
-    TRY(model_load(recipe->model_path, &options, result));
+    Arena *arena = arena_new(0);
+    Status status = arena ? load_base(recipe, &options, arena, result) : ST_RESOURCE;
+    arena_free(arena);
+    TRY(status);
     Model *model = *result;
     if (recipe->has_lora) TRY(start_adapter(recipe, model));
     exempt_from_decay(recipe, model);

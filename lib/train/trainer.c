@@ -304,6 +304,7 @@ static void measure_step(const Loop *loop, StepResult *result, double norm, doub
     metric_set(metrics, "tokens_per_second", (double)result->sums.tokens / fmax(result->seconds, 1e-9));
     metric_set(metrics, "epoch", data_plan_epochs(&trainer->order, loop->state.step));
     if (trainer->objective->metrics) trainer->objective->metrics(trainer, metrics);
+    if (trainer->objective->step_metrics) trainer->objective->step_metrics(trainer, metrics);
 }
 
 static Status train_step(Loop *loop, StepResult *result) {

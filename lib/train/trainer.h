@@ -50,12 +50,13 @@ typedef struct Objective {
     /* Adds the losses of the rows to `sums`; in training also d(loss_sum / divisor) to the gradients. The tape has been reset. Computes no values on
      * a device that computes nothing. */
     Status (*batch)(Trainer *trainer, const Pass *pass, LossSums *sums);
-    /* The sums for `metrics` that `batch` adds to, all doubles, *n of them; NULL: none. The trainer computes them leaf by leaf, and adds the leaves. */
+    /* The sums for `metrics` that `batch` adds to, *n doubles; NULL: none. The trainer computes them leaf by leaf, and adds the leaves. */
     double *(*numbers)(Trainer *trainer, size_t *n);
     /* Tokens that a pass over this training row computes; NULL: those of dataset_length. */
     int64_t (*tokens)(const Trainer *trainer, size_t row);
     /* Adds further metrics of the step or the evaluation that just ended; NULL: there are none, and an evaluation's loss has a perplexity. */
     void (*metrics)(const Trainer *trainer, Metrics *metrics);
+    void (*step_metrics)(const Trainer *trainer, Metrics *metrics); /* the same, of steps alone; may be NULL */
     /* Lists what the next step depends on in addition to the trained parameters, for checkpoints; returns its number. May be NULL. */
     size_t (*keep)(Trainer *trainer, CheckpointItem items[OBJECTIVE_MOST_ITEMS]);
     void (*updated)(Trainer *trainer, int64_t done); /* called after the update of a step; done: steps so far. May be NULL */

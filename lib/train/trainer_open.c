@@ -69,6 +69,18 @@ static Status plan_trainer_memory(Trainer *trainer, TrainMemory *memory) {
     return train_memory_plan(&task, trainer->config->options.resume ? trainer->recipe->output : NULL, memory);
 }
 
+/* Without a number of lanes, more ranks than lanes have a lane each. */
+static void say_lanes(const Trainer *trainer, RunPlan *plan) {
+    const Recipe *recipe = trainer->recipe;
+    Lanes alone = lanes_of(recipe->parallel_lanes, recipe->train_gradient_accumulation_steps, recipe->has_lora, 1);
+    char bytes[32];
+    if (trainer->division.n_rounds || alone.n >= trainer->lanes.n) return;
+    AccumulatorConfig division = trainer->division;
+    division.comm = NULL;
+    run_plan_say(plan, "bits depend on the number of ranks; parallel.lanes=%lld makes them independent, for %s more in one process",
+                 (long long)trainer->lanes.n, format_bytes((double)accumulator_lane_bytes(&division, 0), bytes));
+}
+
 /* What is known of the steps, after what the objective said of the rows. */
 static Status say_steps(Trainer *trainer, RunPlan *plan) {
     PlanStep first;
@@ -83,6 +95,7 @@ static Status say_steps(Trainer *trainer, RunPlan *plan) {
     run_plan_count(plan, PLAN_RECORD, "lanes", trainer->lanes.n);
     run_plan_count(plan, PLAN_PRINT, "largest_batch_tokens", tokens);
     run_plan_model(plan, trainer->recipe, trainer->model, "");
+    say_lanes(trainer, plan);
     run_plan_say(plan, "plan: %lld step%s, %s an epoch, largest batch %lld token%s", (long long)steps, plural(steps),
                  format_number((double)first.epoch_steps, 4, number), (long long)tokens, plural(tokens));
     return ST_OK;
@@ -166,6 +179,7 @@ Status trainer_run(const Objective *objective, void *context, const TrainingConf
                                .train = trainer_train,
                                .release = trainer_release,
                                .results = results,
+                               .over_ranks = true,
                                .has_template = true,
                                .length = trainer_length,
                                .reader = objective->reader};

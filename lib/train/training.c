@@ -83,6 +83,7 @@ static Status training_check_output(Training *t) {
 static Status training_prepare(Training *t) {
     RunPlan *plan = &t->plan;
     warn_of_rate(*t->recipe);
+    if (!t->options.dry_run && !t->options.absent) TRY(trained_base_prepare(*t->recipe));
     TRY(t->kind->open(t->context, plan));
     TRY(plan->status);
     if (t->longer.before) TRY(lengthen_plan(&t->longer, *t->recipe, t->kind, t->context));

@@ -94,6 +94,8 @@ typedef struct Loop {
     const LoopTask *task;
     Arena *arena;
     StateList states;
+    RankCheckpoint checkpoint;
+    bool agreed; /* all ranks end here */
     Copy copy;
     Metrics pending;          /* metrics of a step that has learned but is not evaluated yet */
     bool evaluating;          /* `pending` is set: it belongs to step number step - 1 */
@@ -141,17 +143,21 @@ static Status save_checkpoint(Loop *loop) {
     if (loop->saved_step == loop->step) return ST_OK;
     json_t *json = state_to_json(loop);
     if (!json) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-    Status status = checkpoint_save(loop->run, loop->step, loop->states.items, loop->states.n, json, loop->recipe->train_keep_checkpoints);
+    loop->checkpoint.items = loop->states.items;
+    loop->checkpoint.n = loop->states.n;
+    Status status = rank_checkpoint_save(&loop->checkpoint, loop->step, json, loop->recipe->train_keep_checkpoints);
     json_decref(json);
     if (status == ST_OK) loop->saved_step = loop->step;
     return status;
 }
 
 static Status load_checkpoint(Loop *loop) {
-    int64_t step = run_step(loop->run);
+    int64_t step;
     json_t *json;
+    loop->checkpoint.items = loop->states.items;
+    loop->checkpoint.n = loop->states.n;
+    TRY(rank_checkpoint_load(&loop->checkpoint, &step, &json));
     if (step < 0) return ST_OK;
-    TRY(checkpoint_load(loop->run, step, loop->states.items, loop->states.n, &json));
     Status status = state_from_json(loop, json);
     json_decref(json);
     loop->saved_step = step;
@@ -251,6 +257,8 @@ static Status save_whole_step(void *context) {
 }
 
 static Status failed(Loop *loop, Status status) {
+    if (!loop->agreed) (void)comm_fail(loop->config->comm, status); /* an interruption, too: others then leave in the same call */
+    loop->checkpoint.comm = NULL;                                   /* other ranks may not answer any more */
     if (status == ST_INTERRUPTED && (!loop->torn || !loop->task->step_may_fail)) return interrupted(loop);
     return status == ST_NUMERIC ? status : run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step);
 }
@@ -399,10 +407,26 @@ static Status one_step(Loop *loop) {
     return ST_OK;
 }
 
+/* Whether one of the ranks was interrupted. */
+static Status interrupt_agreed(const Loop *loop, bool *ends) {
+    Comm *comm = loop->config->comm;
+    bool mine = interrupt_requested();
+    *ends = mine;
+    if (comm_size(comm) == 1) return ST_OK;
+    bool *all = malloc((size_t)comm_size(comm));
+    Status status = all ? comm_gather_small(comm, "vote of a step", &mine, sizeof mine, all) : status_fail(ST_RESOURCE, "out of memory for a vote");
+    for (int r = 0; status == ST_OK && r < comm_size(comm); r++) *ends |= all[r];
+    free(all);
+    return status;
+}
+
 static Status steps(Loop *loop) {
     int64_t every = loop->recipe->train_save_every;
     while (loop->evaluating || !loop_done(loop)) {
-        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+        bool ends;
+        TRY(interrupt_agreed(loop, &ends));
+        loop->agreed = ends;
+        if (ends) return status_fail(ST_INTERRUPTED, "interrupted");
         TRY(one_step(loop));
         if (every > 0 && loop->step % every == 0) {
             TRY(check_kept(loop)); /* never save a checkpoint with NaN: every resume would fail */
@@ -443,6 +467,7 @@ static Status run_all(Loop *loop) {
 
 Status loop_run(const TrainingConfig *config, const Recipe *recipe, Run *run, const LoopTask *task) {
     Loop loop = {.config = config, .recipe = recipe, .run = run, .task = task, .arena = arena_new(0), .saved_step = -1, .doctor = rl_doctor_new()};
+    loop.checkpoint = (RankCheckpoint){.comm = config->comm, .run = run};
     loop.states.arena = loop.arena;
     Status status = loop.arena && loop.doctor ? run_all(&loop) : status_fail(ST_RESOURCE, "out of memory for the run");
     rl_doctor_free(loop.doctor);

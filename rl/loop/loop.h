@@ -12,7 +12,7 @@
 #ifndef TUNE_LOOP_H
 #define TUNE_LOOP_H
 
-#include "lib/run/checkpoint.h"
+#include "lib/train/rank_checkpoint.h"
 #include "lib/run/metrics.h"
 #include "lib/train/training.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Switches a model to its reference weights and back. */
 #include "rl/loop/reference.h"
+#include "lib/train/trained_model.h"
 #include "lib/model/adapter.h"
 
 #include <string.h>
@@ -20,7 +21,9 @@ static Status open_other(const Recipe *recipe, Reference *reference) {
     ModelOptions options = {.device = model->device, .compute = model->compute};
     const char *config = path_join(reference->arena, dir, "adapter_config.json");
     bool adapter = config && file_exists(config);
-    TRY(model_load(adapter ? recipe->model_path : dir, &options, &reference->other));
+    const char *base = dir;
+    if (adapter) TRY(trained_base(recipe, dir, reference->arena, &base));
+    TRY(model_load(base, &options, &reference->other));
     if (adapter) TRY(adapter_load(reference->other, dir, false));
     if (reference->other->config.vocab_size == model->config.vocab_size) return ST_OK;
     status_fail(ST_INPUT, "the reference '%s' has %lld tokens in its vocabulary, the policy %lld", dir,
@@ -38,7 +41,7 @@ static Status keep_first(const Recipe *recipe, Reference *reference) {
     if (!reference->first || !reference->branches) return ST_RESOURCE;
     for (size_t i = 0; i < params->n; i++) {
         const Param *param = &params->items[i];
-        bool lora = param->role == PARAM_LORA_A || param->role == PARAM_LORA_B;
+        bool lora = param->role == PARAM_LORA_A || param->role == PARAM_LORA_B || param->role == PARAM_MAGNITUDE;
         if (!param->trained || (lora && reference->adapter_off)) continue;
         if (base && param->role == PARAM_SAVED && recipe->model_adapter) {
             status_fail(ST_CONFIG, "'rl.reference: base' does not go with 'model.adapter' that has modules_to_save");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Evaluates a run on text: rewards of greedy answers to held-out prompts. */
+#include "lib/train/trained_model.h"
 #include "lib/train/train.h"
 #include "rl/text/text_run.h"
 #include "lib/model/adapter.h"
@@ -23,7 +24,7 @@ static Status ask_all(TextRl *rl, const PromptRow **asked, RolloutSums *sums) {
     for (size_t i = 0; i < rl->eval.n; i++) asked[i] = &rl->eval.items[i];
     for (size_t first = 0, n; first < rl->eval.n; first += n) {
         n = MIN(most, rl->eval.n - first);
-        TRY(experience_sample(rl->model, rl->tokenizer, asked + first, n, first, &config, &rl->step.round));
+        TRY(text_sample(rl, asked + first, n, first, &config, &rl->step.round));
         TRY(text_score(rl, &rl->step.round, sums));
     }
     return ST_OK;
@@ -83,7 +84,9 @@ static Status open_trained(const Recipe *recipe, const Device *device, const cha
     if (!lora && !dir_exists(whole))
         return status_hint(status_fail(ST_INPUT, "'%s' holds neither an adapter nor a model", dir), "finish the run: tune rl RECIPE --resume");
     ModelOptions options = {.device = device, .compute = recipe_compute(recipe)};
-    TRY(model_load(lora ? recipe->model_path : whole, &options, model));
+    const char *base = whole;
+    if (lora) TRY(trained_base(recipe, adapter, arena, &base));
+    TRY(model_load(base, &options, model));
     return lora ? adapter_load(*model, adapter, false) : ST_OK;
 }
 

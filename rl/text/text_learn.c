@@ -28,6 +28,19 @@ static bool corrects_sampler(const TextRl *rl) { return rl->recipe->rl_sampler_c
 
 static bool adapts_kl(const TextRl *rl) { return rl->reference && !isnan(rl->recipe->rl_adaptive_kl); }
 
+/* Divides sequences into passes, each of a multiple of `unit` sequences. Returns the number of passes. */
+static int64_t find_passes(TextRl *rl, int64_t first, int64_t end, int64_t unit) {
+    const Experience *e = &rl->step.experience;
+    int64_t n_passes = 0;
+    for (int64_t i = first, n; i < end; i += n) {
+        n = text_pass_fit(&rl->pass, e, i, end);
+        n = MAX(n - n % unit, unit);
+        rl->passes[n_passes++] = i;
+    }
+    rl->passes[n_passes] = end;
+    return n_passes;
+}
+
 /* ---- passes without gradients: log-probs and values under the current policy, or under the reference ---- */
 
 typedef struct Wanted {
@@ -38,17 +51,18 @@ static double *at(double *array, int64_t i) { return array ? array + i : NULL; }
 
 static Status text_learn_forward_only(TextRl *rl, const Model *model, const Wanted *wanted) {
     Experience *e = &rl->step.experience;
+    double *const arrays[] = {wanted->logprobs, wanted->values, wanted->final_values};
+    const int64_t n_passes = find_passes(rl, 0, e->n, 1), ranks = comm_size(rl->config->comm), rank = comm_rank(rl->config->comm);
     Status status = ST_OK;
     tape_record(rl->pass.tape, false);
-    for (int64_t i = 0, n; i < e->n && status == ST_OK; i += n) {
-        int64_t begin = e->begin[i];
+    for (int64_t i = rank * n_passes / ranks; i < (rank + 1) * n_passes / ranks && status == ST_OK; i++) {
+        int64_t first = rl->passes[i], begin = e->begin[first];
         TextResults results = {
             .logprobs = at(wanted->logprobs, begin), .values = at(wanted->values, begin), .final_values = at(wanted->final_values, begin)};
-        n = text_pass_fit(&rl->pass, e, i, e->n);
-        status = interrupt_requested() ? ST_INTERRUPTED : text_pass_forward(&rl->pass, model, e, i, n, &results);
+        status = interrupt_requested() ? ST_INTERRUPTED : text_pass_forward(&rl->pass, model, e, first, rl->passes[i + 1] - first, &results);
     }
     tape_record(rl->pass.tape, true);
-    return status;
+    return status == ST_OK ? text_share_tokens(rl, rl->passes, n_passes, arrays, COUNT_OF(arrays)) : status;
 }
 
 static Status ask_reference(TextRl *rl) {
@@ -317,18 +331,6 @@ Status text_division_init(TextRl *rl) {
     return rl->passes ? accumulator_init(&rl->accumulator, &rl->division, rl->arena) : ST_RESOURCE;
 }
 
-static int64_t find_passes(TextRl *rl, int64_t first, int64_t end) {
-    const Experience *e = &rl->step.experience;
-    int64_t n_passes = 0;
-    for (int64_t i = first, n; i < end; i += n) {
-        n = text_pass_fit(&rl->pass, e, i, end);
-        if (rl->algorithm->paired) n = MAX(n - n % 2, 2);
-        rl->passes[n_passes++] = i;
-    }
-    rl->passes[n_passes] = end;
-    return n_passes;
-}
-
 /* What a pass gives: sums over it. */
 typedef struct PassRecord {
     Sums sums;
@@ -402,7 +404,7 @@ static Status learn_minibatch(TextRl *rl, int64_t first, int64_t end, bool fresh
     for (int64_t t = e->begin[first]; t < e->begin[end]; t++) loss.total_tokens += e->trained[t];
     if (loss.total_tokens == 0) return ST_OK;
     if (rl->algorithm->paired) text_pairs_begin(rl, first, end);
-    TRY(learn_passes(rl, find_passes(rl, first, end), &loss, fresh, sums));
+    TRY(learn_passes(rl, find_passes(rl, first, end, rl->algorithm->paired ? 2 : 1), &loss, fresh, sums));
     *stop = moved_too_far(rl, sums, &before);
     return *stop ? ST_OK : update_weights(rl, sums);
 }

@@ -244,6 +244,9 @@ Status text_open_turns(TextRl *rl, int64_t copies, double gamma) {
 /* Opens a text environment instead of prompts. */
 static Status open_turns(TextRl *rl) {
     const Recipe *r = rl->recipe;
+    if (comm_size(rl->config->comm) > 1)
+        return status_hint(status_fail(ST_CONFIG, "'rl.env' runs in one process, not on %d ranks", comm_size(rl->config->comm)),
+                           "start it without the launcher");
     if (r->data_train || r->data_eval || r->eval_data || r->data_eval_split > 0)
         return status_hint(status_fail(ST_CONFIG, "'data.train' and 'rl.env' both give prompts"), "leave out data.train or rl.env");
     if (r->train_max_steps < 1)
@@ -403,6 +406,7 @@ void text_release(TextRl *rl) {
     generate_memory_free(rl->sampling);
     experience_release(&rl->step.experience);
     experience_release(&rl->step.round);
+    experience_release(&rl->step.own);
     free(rl->step.gradients);
     arena_free(rl->step.pair_scratch);
     free(rl->step.entropy_gradients);
@@ -429,6 +433,7 @@ Status text_rl_run(const TrainingConfig *config, const RewardOptions *rewards, T
                                       .train = text_rl_train,
                                       .release = text_rl_release,
                                       .results = results,
+                                      .over_ranks = true,
                                       .has_template = true,
                                       .length = text_rl_length,
                                       .reader = &rl_report_reader};

@@ -151,7 +151,8 @@ static Status own_words(const TextRl *rl, const Experience *e, OwnWords **all) {
     return status;
 }
 
-Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
+/* Scores the samples on this rank. */
+static Status score_samples(TextRl *rl, Experience *e, RolloutSums *sums) {
     for (int64_t i = 0; i < e->n; i++) {
         const PromptRow *prompt = e->prompts[i / e->group_size];
         rl->step.rows[i] = (RewardRow){
@@ -180,9 +181,16 @@ Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
         sums->unscored += scores && !scores->judged[i];
         if (!isfinite(e->rewards[i])) return status_fail(ST_NUMERIC, "the rewards of completion %lld add up to %g", (long long)i + 1, e->rewards[i]);
     }
-    add_round(sums, e);
     TRY(text_correlations_add(rl, e, scores, &sums->correlations));
     return scores ? add_columns(rl, scores, sums) : ST_OK;
+}
+
+/* Rank 0 calls the rewards, so that each completion is judged once. It also has the sums of columns, which the metrics need. */
+Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
+    if (comm_rank(rl->config ? rl->config->comm : NULL) == 0) TRY(score_samples(rl, e, sums));
+    TRY(text_share_rewards(rl, e));
+    add_round(sums, e);
+    return ST_OK;
 }
 
 /* ---- metrics ---- */
@@ -218,7 +226,7 @@ static Status one_round(TextRl *rl, const GenerateConfig *config, int64_t n, int
         return text_score(rl, &rl->step.round, &rl->step.sampled);
     }
     for (int64_t i = 0; i < n; i++) rl->step.asked[i] = prompts_at(&rl->prompts, rl->recipe, (*place)++);
-    TRY(experience_sample(rl->model, rl->tokenizer, rl->step.asked, (size_t)n, (uint64_t)asked, config, &rl->step.round));
+    TRY(text_sample(rl, rl->step.asked, (size_t)n, (uint64_t)asked, config, &rl->step.round));
     return text_score(rl, &rl->step.round, &rl->step.sampled);
 }
 

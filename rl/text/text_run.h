@@ -54,6 +54,7 @@ typedef struct PairMeans {
 typedef struct TextStep {
     Experience experience;                                             /* the samples of the step */
     Experience round;                                                  /* the samples of one round */
+    Experience own;                                                    /* of these, the ones that this rank sampled */
     RolloutSums sampled;                                               /* of all samples of the step */
     const PromptRow **asked;                                           /* (prompts_per_step) */
     RewardRow *rows;                                                   /* (sequences) */
@@ -148,6 +149,16 @@ Status text_columns_report(TextRl *rl, const RolloutSums *sums, const char *pref
 Slice text_prompt(const PromptRow *row);
 /* prompts_read followed by prompts_check. */
 Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *set);
+
+/* ---- text_ranks.c ---- */
+
+/* experience_sample, with the prompts divided over ranks. Fails likewise, and as comm_wait. */
+Status text_sample(TextRl *rl, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config, Experience *e);
+/* Copies the rewards of rank 0 to all. */
+Status text_share_rewards(TextRl *rl, Experience *e);
+/* Copies numbers of tokens of rl->step.experience to all ranks; rank r has those of its passes, from r x n_passes / ranks on. passes: (n_passes + 1),
+ * the first sequence of each and the end. arrays: NULL entries are left out. */
+Status text_share_tokens(TextRl *rl, const int64_t *passes, int64_t n_passes, double *const *arrays, size_t n_arrays);
 
 /* ---- text_correlations.c ---- */
 

@@ -37,6 +37,10 @@ cat >"$work/rank.sh" <<'RANK'
 #!/bin/sh
 rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
 [ "$rank" = 0 ] || [ -z "${AT1:-}" ] || cd "$AT1" || exit 1
+# A signal for rank 1 once the run has saved a step
+if [ "$rank" = 1 ] && [ -n "${SIGNAL1:-}" ]; then
+    (for _ in $(seq 3000); do ls run/checkpoints/step-* >/dev/null 2>&1 && kill "-$SIGNAL1" $$ && break || sleep 0.01; done) &
+fi
 if [ "$rank" = 1 ]; then exec "$@" $OTHER; else exec "$@" $SAME; fi
 RANK
 two_ranks() { SAME=$same OTHER=$other timeout -s KILL 100 $launcher -n 2 sh "$work/rank.sh" "$tune" "$@" >"$work/said" 2>&1; }
@@ -44,7 +48,8 @@ said_once() { [ "$(grep -c -e "$1" "$work/said")" = 1 ]; }
 
 awk -v kind=train -f recipes/demo/make_rows.awk recipes/demo/words.txt | head -n 30 >"$work/rows.jsonl"
 "$tune" init recipes/demo/model -o "$work/model" --quiet || exit 1
-sft() { two_ranks sft model.path=model data.train=rows.jsonl output=run train.max_steps=2 train.batch_size=4 train.learning_rate=0.01 "$@"; }
+settings='model.path=model data.train=rows.jsonl lora.alpha=8 train.batch_size=4 train.gradient_accumulation_steps=2 train.learning_rate=0.01'
+sft() { two_ranks sft $settings output=run train.max_steps=2 "$@"; }
 
 # ---- without a launcher of MPI ----
 (cd "$work" && OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 SLURM_STEP_NUM_TASKS='' timeout 60 "$tune" sft nothing.yaml >"$work/said" 2>&1)
@@ -78,6 +83,40 @@ same='lora.rank=4' other='lora.rank=4 data.no_such_key=1'
 sft
 [ $? = 3 ] && said_once 'error: rank 1 (.*): .*no_such_key' && [ ! -e run ]
 verdict "a recipe that only rank 1 refuses" $?
+mkdir other && cp -R model rows.jsonl other/ && sed 's/a/e/' rows.jsonl >other/rows.jsonl
+same='lora.rank=4' other='lora.rank=4'
+AT1=other sft
+[ $? = 4 ] && said_once 'error: rank 1 (.*) has another data.train' && [ ! -e run ]
+verdict "other rows" $?
+cp rows.jsonl other/ && printf 'x' | dd of=other/model/model.safetensors bs=1 seek=20001 conv=notrunc 2>dd.log
+AT1=other sft
+[ $? = 4 ] && said_once 'error: rank 1 (.*) has another model.path' && [ ! -e run ]
+verdict "another byte of the weights" $?
+sft parallel.data=4
+[ $? = 3 ] && said_once 'error: 2 ranks are not data 4'
+verdict "another number of ranks than parallel.data" $?
+
+# ---- runs ----
+facts() { sed 's/"seconds": *[^,}]*//; s/"tokens_per_second": *[^,}]*//' "$1/metrics.jsonl"; }
+same_run() { facts alone >alone.facts && facts run | cmp - alone.facts && cmp alone/adapter/adapter_model.safetensors run/adapter/adapter_model.safetensors; }
+long='train.max_steps=200 train.save_every=1'
+"$tune" sft --quiet $settings output=alone lora.rank=4 $long || exit 1
+sft $long && said_once '2 ranks on 1 host' && same_run
+verdict "two ranks leave the files of one process" $?
+rm -rf run
+sft $long parallel.shard=optimizer && same_run
+verdict "the same with a divided optimiser" $?
+for signal in KILL STOP INT; do
+    rm -rf run
+    SIGNAL1=$signal sft $long parallel.timeout=3
+    code=$?
+    case $signal in
+    KILL) [ $code != 0 ] ;;
+    STOP) [ $code = 5 ] && said_once 'error: rank 1 (.*) has given no sign for' ;;
+    INT) [ $code = 130 ] && said_once 'error: ' && said_once 'hint: continue with' ;;
+    esac && [ ! -e run/finished.json ] && sft $long --resume && same_run
+    verdict "SIG$signal for a rank, then --resume" $?
+done
 # ---- commands of one process ----
 same='' other=''
 two_ranks inspect model

@@ -22,8 +22,9 @@ before=$(resident)
 load 50s
 after=$(resident)
 echo "resident: $before KiB after 10 s, $after KiB after a minute"
-# Sockets and responses vary by some hundred KiB.
-if [ "$(grep -c ' 0 not whole, 0 errors' "$folder/log")" = 2 ] && [ "$after" -le $((before + 2048)) ]; then
+# The heaps of malloc grow in steps of 2 MiB: measured 47.2 MiB after 3,000 requests, 49.6 MiB after 15,000, and the same after 21,500. A leak of 1 KiB for
+# each of the 10,000 requests would be more than the 6 MiB that are allowed.
+if [ "$(grep -c ' 0 not whole, 0 errors' "$folder/log")" = 2 ] && [ "$after" -le $((before + 6144)) ]; then
     echo "[  PASSED  ] 1 test(s)."
 else
     echo "[  FAILED  ] 1 test(s)."

@@ -416,7 +416,7 @@ static Status long_body(Comm *comm, void *data) {
         comm_phase(comm, step, "backward of layer", 17);
         TRY(comm_gather_small(comm, "vote", &step, sizeof step, all));
         if (comm_rank(comm) == 1 && step == 2) { /* polls while it computes, for longer than the timeout: that is no fault */
-            for (double until = clock_seconds() + 0.6; clock_seconds() < until;) {
+            for (double until = clock_seconds() + 2.5; clock_seconds() < until;) {
                 comm_poll(comm);
                 struct timespec pause = {.tv_nsec = 1000000};
                 nanosleep(&pause, NULL);
@@ -428,7 +428,7 @@ static Status long_body(Comm *comm, void *data) {
 
 TEST(a_frozen_rank_is_named) {
     Warned warned = {0};
-    RankRun run = {.config = {.timeout = 0.4, .warn = keep_warning, .data = &warned}, .trouble[1] = {.freeze = 30}};
+    RankRun run = {.config = {.timeout = 2, .warn = keep_warning, .data = &warned}, .trouble[1] = {.freeze = 30, .seconds = 4}};
     check_status(ranks_run(3, &run, long_body, NULL), ST_RESOURCE);
     check_contains(run.failures[0].text, "rank 1 (hostA) has given no sign for");
     check_contains(run.failures[2].text, "rank 0 (hostA): rank 1 (hostA) has given no sign");
@@ -439,19 +439,20 @@ TEST(a_frozen_rank_is_named) {
 }
 
 TEST(a_frozen_rank_0_is_named) {
-    RankRun run = {.config.timeout = 0.4, .trouble[0] = {.freeze = 30}};
+    if (!long_tests()) skip(); /* it waits for 8 s */
+    RankRun run = {.config.timeout = 2, .trouble[0] = {.freeze = 30, .seconds = 8}};
     ranks_run(3, &run, long_body, NULL);
     check_contains(run.failures[1].text, "rank 0 (hostA) has given no sign for");
     assert_true(run.prints[1] || run.prints[2]);
 }
 
 TEST(a_slow_rank_that_polls_is_no_fault) {
-    RankRun run = {.config.timeout = 0.4};
+    RankRun run = {.config.timeout = 2};
     check_ok(ranks_run(3, &run, long_body, NULL));
 }
 
 TEST(a_killed_rank_is_named) {
-    RankRun run = {.config.timeout = 0.5, .trouble[2] = {.die = 20}};
+    RankRun run = {.config.timeout = 3, .trouble[2] = {.die = 20}};
     check_status(ranks_fork(4, &run, long_body, NULL), ST_RESOURCE);
     check_contains(run.failures[0].text, "rank 2 (hostB) has given no sign");
     check_contains(run.failures[2].text, "killed");
@@ -459,9 +460,42 @@ TEST(a_killed_rank_is_named) {
 }
 
 TEST(a_cut_cable_is_named) {
-    RankRun run = {.config.timeout = 0.4, .trouble[1] = {.cut = 10}};
+    RankRun run = {.config.timeout = 2, .trouble[1] = {.cut = 10}};
     check_status(ranks_run(2, &run, long_body, NULL), ST_RESOURCE);
     check_contains(run.failures[0].text, "has given no sign");
+}
+
+/* One rank is interrupted where the others are not. */
+static Status interrupted_body(Comm *comm, void *data) {
+    char all[RANKS_MAX];
+    (void)data;
+    if (comm_rank(comm) == 1) {
+        comm_end(comm, true, "", 1, all);
+        return status_fail(ST_INTERRUPTED, "interrupted");
+    }
+    for (int step = 0; step < 1000; step++) TRY(comm_gather_small(comm, "vote", "", 1, all));
+    return ST_OK;
+}
+
+TEST(an_interrupted_rank_ends_all) {
+    RankRun run = {.config.timeout = 5};
+    check_status(ranks_run(3, &run, interrupted_body, NULL), ST_INTERRUPTED);
+    check_contains(run.failures[0].text, "rank 1 (hostA) was interrupted");
+    assert_int_equal(run.failures[2].status, ST_INTERRUPTED);
+}
+
+/* A rank that computes hears of the failure of another one. */
+static Status computing_body(Comm *comm, void *data) {
+    (void)data;
+    if (comm_rank(comm) == 2) return status_fail(ST_RESOURCE, "the disk is full");
+    for (double until = clock_seconds() + 10; clock_seconds() < until;) TRY(comm_check(comm));
+    return ST_OK;
+}
+
+TEST(a_computing_rank_hears_of_failures) {
+    RankRun run = {0};
+    check_status(ranks_run(3, &run, computing_body, NULL), ST_RESOURCE);
+    for (int rank = 0; rank < 2; rank++) check_contains(run.failures[rank].text, "rank 2 (hostB): the disk is full");
 }
 
 /* Random collectives with random delays: none hangs. */
@@ -518,6 +552,8 @@ int main(void) {
         cmocka_unit_test(a_frozen_rank_0_is_named),
         cmocka_unit_test(a_slow_rank_that_polls_is_no_fault),
         cmocka_unit_test(a_cut_cable_is_named),
+        cmocka_unit_test(an_interrupted_rank_ends_all),
+        cmocka_unit_test(a_computing_rank_hears_of_failures),
         cmocka_unit_test(nothing_hangs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

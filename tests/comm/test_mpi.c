@@ -130,7 +130,8 @@ static int rank_main(const char *self, const char *what) {
     Status status = comm_open(&launch, (const char *[]){folders[0], folders[1]}, 2, &(CommConfig){.timeout = 2, .warn = rank_warns}, &world);
     if (status == ST_OK) {
         status = rank_does(world, what);
-        if (status == ST_OK) status = comm_end(world);
+        char all[MOST_RANKS];
+        if (status == ST_OK) status = comm_end(world, false, "", 1, all);
         if (status != ST_OK ? comm_fail(world, status) : comm_rank(world) == 0)
             fprintf(stderr, "%s: %s (%s)\n", status == ST_OK ? "all is well" : "error", status == ST_OK ? what : status_text(), comm_title(world));
     } else if (launch.rank == 0)

@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
-enum { STEPS = 8 };
+enum { STEPS = 4 };
 
 static const TokenBytes *tokens(int32_t *vocab) {
     static TokenBytes *list;

@@ -564,6 +564,37 @@ TEST(texts_do_not_depend_on_others) {
     grammar_free(grammar);
 }
 
+/* Many alternatives that begin alike are refused with their limit, and so is a pattern whose places multiply. */
+TEST(large_grammars_end) {
+    Str text = {0};
+    Grammar *grammar;
+    Constraint *constraint;
+    str_append(&text, "{\"enum\": [0");
+    for (int i = 0; i < 17000; i++) str_printf(&text, ",\"%d\"", i);
+    str_append(&text, "]}");
+    grammar = schema_grammar(str_text(&text));
+    check_status(constraint_new(grammar, tokens, &constraint), ST_INPUT);
+    check_text("more than 16384 places");
+    grammar_free(grammar);
+    str_release(&text);
+    static const char pattern[] = "(.{0,20}a){20}";
+    check_ok(grammar_regex(pattern, sizeof pattern - 1, &grammar));
+    check_ok(constraint_new(grammar, tokens, &constraint));
+    Ids ids = {0};
+    ConstraintState place = {0};
+    TokenMask mask;
+    Status status = ST_OK;
+    for (int i = 0; i < 6 && status == ST_OK; i++) {
+        ids_push(&ids, tokenizer_id(tokenizer, "a"));
+        status = constraint_mask(constraint, &place, ids.data, ids.n, &mask);
+    }
+    check_ok(status);
+    assert_true(mask_has(&mask, tokenizer_id(tokenizer, "a")) && !mask.may_end);
+    ids_release(&ids);
+    constraint_free(constraint);
+    grammar_free(grammar);
+}
+
 TEST(a_tokenizer_of_words_is_refused) {
     static const char text[] =
         "{\"model\": {\"type\": \"WordPiece\", \"vocab\": {\"[UNK]\": 0, \"a\": 1}, \"unk_token\": \"[UNK]\"}, \"decoder\": {\"type\": \"WordPiece\"}}";
@@ -594,6 +625,7 @@ int main(void) {
         cmocka_unit_test(masks_have_all_tokens_that_fit),
         cmocka_unit_test(special_tokens_are_named),
         cmocka_unit_test(texts_do_not_depend_on_others),
+        cmocka_unit_test(large_grammars_end),
         cmocka_unit_test(a_tokenizer_of_words_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, clean_up);

@@ -211,8 +211,7 @@ static const BlockKind block_hinted = {sizeof(HintedBlock), hinted_build, hinted
         { {&block_attention, &llama_attention, "input_layernorm", NULL}, {kind, form, "post_attention_layernorm", NULL}, } \
     }
 static const LayerForm one_mlp = WITH_MLP(&block_mlp, (&(const MlpForm){.up = "mlp.up_proj", .down = "mlp.down_proj"}));
-static const LayerForm list_of_experts =
-    WITH_MLP(&block_sum, (&(const SumForm){.up = "mlp.experts.*.up_proj", .down = "mlp.experts.*.down_proj"}));
+static const LayerForm list_of_experts = WITH_MLP(&block_sum, (&(const SumForm){.up = "mlp.experts.*.up_proj", .down = "mlp.experts.*.down_proj"}));
 static const LayerForm fused_experts =
     WITH_MLP(&block_sum, (&(const SumForm){.up = "mlp.experts.up_proj", .down = "mlp.experts.down_proj", .fused = true}));
 

@@ -3,6 +3,7 @@
  * With TUNE_UPDATE in the environment the page is written instead of compared. */
 #include "tests/support/check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +40,10 @@ static const Entry entries[] = {
      {"families/granitemoehybrid-dense"}},
     {"mixtral", "Mixtral 8x7B, 8x22B", "as Mistral with experts: the best of a softmax, whose weights sum to 1", {"models/mixtral"}},
     {"qwen3_moe", "Qwen3 30B-A3B, 235B-A22B", "as Qwen3 with experts, on all layers or by `mlp_only_layers`", {"models/qwen3_moe"}},
-    {"glm4_moe", "GLM-4.5 to 4.7", "experts chosen by sigmoids with a bias, a shared expert, dense layers first; RoPE on half of each head", {"families/glm4_moe"}},
+    {"glm4_moe",
+     "GLM-4.5 to 4.7",
+     "experts chosen by sigmoids with a bias, a shared expert, dense layers first; RoPE on half of each head",
+     {"families/glm4_moe"}},
     {"gpt_oss", "gpt-oss 20B, 120B", "sinks, biases, windows on every other layer; experts with a clamped gate, also in MXFP4", {"families/gpt_oss"}},
     {"deepseek_v2", "DeepSeek V2, V2-Lite", "latent attention; experts in groups, shared experts, dense layers first", {"models/deepseek_v2"}},
     {"deepseek_v3", "DeepSeek V3, R1", "as V2, with experts chosen by sigmoids with a bias", {"models/deepseek_v3"}},
@@ -91,6 +95,47 @@ static bool figures(Str *page) {
     return true;
 }
 
+/* Bytes that the cache takes for a token in bf16: with a key and a value for each head, with one for all heads, and as the model has it. */
+static bool cache_bytes(Str *page) {
+    static const struct {
+        const char *file, *name;
+    } models[] = {
+        {"Qwen--Qwen3-0.6B", "Qwen3 0.6B"},
+        {"Qwen--Qwen3-8B", "Qwen3 8B"},
+        {"meta-llama--Meta-Llama-3.1-8B", "Llama 3.1 8B"},
+        {"google--gemma-2-2b-it", "Gemma 2 2B"},
+        {"mistralai--Mixtral-8x7B-v0.1", "Mixtral 8x7B"},
+        {"deepseek-ai--DeepSeek-V3", "DeepSeek V3"},
+    };
+    str_append(
+        page,
+        "\n## Bytes of the cache for a token\n\n"
+        "In bf16, over all layers. MHA: keys and values of every head. MQA: those of one head for all. GQA: those of the model's key/value heads.\n"
+        "MLA: a latent vector and one rotated key. What the model has is marked with a star; a window is not counted.\n\n"
+        "| model | layers | heads | MHA | MQA | GQA | MLA |\n|---|---|---|---|---|---|---|\n");
+    for (size_t i = 0; i < COUNT_OF(models); i++) {
+        char name[200], path[600];
+        json_t *json;
+        ModelConfig c;
+        snprintf(name, sizeof name, "data/configs/%s_config.json", models[i].file);
+        if (!shared_path(name, path, sizeof path)) return false;
+        Arena *arena = arena_new(0);
+        check_ok(json_read_file(path, &json));
+        check_ok(model_config_parse(json, path, arena, &c));
+        const LatentConfig *l = &c.latent;
+        int64_t head = l->kv_rank ? l->nope + l->rope + l->v : 2 * c.head_dim, unit = 2 * c.num_hidden_layers;
+        str_printf(page, "| %s | %lld | %lld | %lld | %lld | ", models[i].name, (long long)c.num_hidden_layers, (long long)c.num_attention_heads,
+                   (long long)(unit * c.num_attention_heads * head), (long long)(unit * head));
+        if (l->kv_rank)
+            str_printf(page, "- | %lld * |\n", (long long)(unit * (l->kv_rank + l->rope)));
+        else
+            str_printf(page, "%lld * | - |\n", (long long)(unit * c.num_key_value_heads * head));
+        json_decref(json);
+        arena_free(arena);
+    }
+    return true;
+}
+
 static bool write_page(Str *page) {
     str_append(
         page,
@@ -114,14 +159,16 @@ static bool write_page(Str *page) {
         "- twelve greedy tokens and their log-probabilities, with the key/value cache,\n"
         "- `config.json` of transformers 4 and 5, if both exist for the family.\n\n"
         "These properties are checked too: gradients against finite differences, sampled log-probabilities equal to scored ones to the bit in f32\n"
-        "and bf16, several answers with one shared prompt equal to separate rows, and memory within 5 % of the plan.\n\n"
+        "and bf16 (with latent attention only to 5e-5, since a cache has other products), several answers with one shared prompt equal to separate\n"
+        "rows, and memory within 5 % of the plan.\n\n"
         "## Notes\n\n"
-        "- LoRA uses the names of the family's projections: `qkv_proj` and `gate_up_proj` in families that have them.\n"
+        "- LoRA uses the names of the family's projections: `qkv_proj` and `gate_up_proj` in families that have them. Experts and routers get an\n"
+        "  adapter only where they are named: [experts](experts.md).\n"
         "- Gemma's embeddings are scaled by sqrt(hidden_size). With `compute: bf16` the factor is rounded to bf16, as in transformers.\n"
         "- longrope has one list of factors for sequences within `original_max_position_embeddings` and one for longer ones. An answer that grows\n"
         "  beyond this limit is computed again. Answers to one prompt that are trained together use the list of the longest one.\n"
         "- This page is generated by `tests/model/test_models_page.c`, which fails if the page is out of date. `TUNE_UPDATE=1` writes it.\n");
-    return figures(page);
+    return figures(page) && cache_bytes(page);
 }
 
 TEST(the_page_of_models_is_up_to_date) {

@@ -130,12 +130,12 @@ static Status check_weights(const Small *small, Reducer *reducer, int rank) {
     for (size_t k = 0; k < shards->n_params; k++) {
         ShardPart part = shards_part(shards, rank, k);
         for (int64_t at = part.first; at < part.first + part.n; at++)
-            tensor_set(shards_param(shards, k)->tensor, at, (double)(shards->elements[k] + at + 1));
+            tensor_set(shards_param(shards, k)->tensor, at, (double)(shards->before[k] + at + 1));
     }
     TRY(reducer_gather_weights(reducer));
     for (size_t k = 0; k < shards->n_params; k++)
         for (int64_t at = 0; at < counts[shards->index[k]]; at++)
-            if (tensor_get(shards_param(shards, k)->tensor, at) != (double)(shards->elements[k] + at + 1))
+            if (tensor_get(shards_param(shards, k)->tensor, at) != (double)(shards->before[k] + at + 1))
                 return status_fail(ST_NUMERIC, "weight %zu, element %lld is not its owner's", k, (long long)at);
     for (int64_t at = 0; at < counts[2]; at++)
         if (tensor_get(small->params.items[2].tensor, at) != 0) return status_fail(ST_NUMERIC, "a frozen weight changed");

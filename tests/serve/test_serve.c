@@ -814,6 +814,21 @@ TEST(biases_and_the_likeliest_tokens) {
     HttpAnswer answer = ask("/v1/completions", "{\"prompt\": \"1\", \"temperature\": 0, \"max_tokens\": 3, \"logit_bias\": {\"66\": 100}}");
     assert_string_equal(json_string_value(json_object_get(choice_at(&answer, 0), "text")), "aaa");
     http_answer_release(&answer);
+    int32_t half = -1; /* the byte C3, which begins a character */
+    for (int32_t id = 0; id < model->config.vocab_size && half < 0; id++) {
+        Str bytes = {0};
+        if (tokenizer_token(tokenizer, id)) tokenizer_token_bytes(tokenizer, id, &bytes);
+        if (bytes.len == 1 && bytes.data[0] == '\xC3') half = id;
+        str_release(&bytes);
+    }
+    Str more = {0};
+    str_printf(&more, "\"temperature\": 0, \"logprobs\": true, \"logit_bias\": {\"%d\": 100}", half);
+    answer = ask_chat(str_text(&more));
+    const json_t *byte = json_object_get(json_array_get(json_object_get(json_object_get(choice_at(&answer, 0), "logprobs"), "content"), 0), "bytes");
+    assert_int_equal(json_array_size(byte), 1);
+    assert_int_equal(json_integer_value(json_array_get(byte, 0)), 0xC3);
+    http_answer_release(&answer);
+    str_release(&more);
     answer = ask_chat("\"temperature\": 0, \"logprobs\": true, \"top_logprobs\": 2");
     const json_t *content = json_object_get(json_object_get(choice_at(&answer, 0), "logprobs"), "content"), *first = json_array_get(content, 0),
                  *top = json_object_get(first, "top_logprobs");

@@ -75,7 +75,7 @@ static double largest_distance(const char *got_path, const char *want_path) {
 TEST(golden_models) {
     static const char *const cases[][2] = {
         {"llama-plain", "llama"}, {"llama-rslora", "llama"},     {"llama-patterns", "llama"}, {"llama-modules-to-save", "llama"},
-        {"qwen2-plain", "qwen2"}, {"qwen2-all-linear", "qwen2"}, {"gpt2-conv1d", "gpt2"},
+        {"qwen2-plain", "qwen2"}, {"qwen2-all-linear", "qwen2"}, {"gpt2-conv1d", "gpt2"},     {"llama-dora", "llama"},
     };
     char root[512];
     if (!shared_path("golden/lora", root, sizeof root)) skip();
@@ -97,7 +97,7 @@ TEST(golden_models) {
 }
 
 TEST(refused_kinds) {
-    static const char *const cases[][2] = {{"llama-dora", "dora"}, {"llama-embedding", "not supported"}, {"qwen2-plain", "expected (16,8)"}};
+    static const char *const cases[][2] = {{"llama-embedding", "not supported"}, {"qwen2-plain", "expected (16,8)"}};
     char root[512];
     if (!shared_path("golden/lora", root, sizeof root)) skip();
     const Place *place = make_place();
@@ -110,6 +110,22 @@ TEST(refused_kinds) {
         check_text(cases[i][1]);
         assert_false(dir_exists(temp_file(place->dir, "out")));
     }
+    temp_dir_remove(place->dir);
+}
+
+TEST(dora_is_merged_alone) {
+    char root[512], base[600], dora[600], other[600];
+    if (!shared_path("golden/lora", root, sizeof root)) skip();
+    const Place *place = make_place();
+    MergeResult *result;
+    snprintf(base, sizeof base, "%s/../models/llama", root);
+    snprintf(dora, sizeof dora, "%s/llama-dora", root);
+    snprintf(other, sizeof other, "%s/llama-plain", root);
+    const char *output = temp_file(place->dir, "out");
+    check_status(merge_adapter(base, (MergeAdapter[]){{other, 1}, {dora, 1}}, 2, output, (MergeConfig){0}, &result), ST_CONFIG);
+    check_text("llama-dora' is DoRA: it is merged alone, with weight 1");
+    check_status(merge_adapter(base, &(MergeAdapter){dora, 0.5}, 1, output, (MergeConfig){0}, &result), ST_CONFIG);
+    assert_false(dir_exists(output));
     temp_dir_remove(place->dir);
 }
 
@@ -344,9 +360,9 @@ TEST(out_of_range) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models), cmocka_unit_test(refused_kinds),       cmocka_unit_test(weighted_sum), cmocka_unit_test(sharded_output),
-        cmocka_unit_test(tied_heads),    cmocka_unit_test(reward_models),       cmocka_unit_test(rounded_once), cmocka_unit_test(taken_output),
-        cmocka_unit_test(out_of_range),  cmocka_unit_test(a_disk_without_room),
+        cmocka_unit_test(golden_models),  cmocka_unit_test(refused_kinds), cmocka_unit_test(dora_is_merged_alone), cmocka_unit_test(weighted_sum),
+        cmocka_unit_test(sharded_output), cmocka_unit_test(tied_heads),    cmocka_unit_test(reward_models),        cmocka_unit_test(rounded_once),
+        cmocka_unit_test(taken_output),   cmocka_unit_test(out_of_range),  cmocka_unit_test(a_disk_without_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

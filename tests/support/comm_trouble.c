@@ -64,7 +64,7 @@ static Status troubled_send(void *state, int to, int tag, const void *data, size
     const int n = ++troubled->n_messages;
     if (n == trouble->die) raise(SIGKILL);
     if (n == trouble->freeze) {
-        nanosleep(&(struct timespec){.tv_sec = 3}, NULL);
+        nanosleep(&(struct timespec){.tv_sec = (time_t)trouble->seconds}, NULL);
         return status_fail(ST_RESOURCE, "frozen");
     }
     Delayed *delayed = calloc(1, sizeof *delayed);

@@ -22,9 +22,10 @@ CommTransport *forked_transport(RankSockets *sockets, int rank); /* closes the e
 typedef struct Trouble {
     uint64_t seed;
     int delay;  /* each message leaves up to so many microseconds later */
-    int freeze; /* this rank stops (as by SIGSTOP, but as a thread: it sleeps for 3 s and then fails) at its n-th message; 0: never */
-    int cut;    /* messages from the n-th on are lost; 0: none */
-    int die;    /* SIGKILL at the n-th message; 0: never */
+    int freeze; /* this rank sleeps for so many seconds at its n-th message, and then fails; 0: never */
+    double seconds;
+    int cut; /* messages from the n-th on are lost; 0: none */
+    int die; /* SIGKILL at the n-th message; 0: never */
 } Trouble;
 /* Wraps a transport, which belongs to the result from then on. */
 CommTransport *trouble_transport(CommTransport *inner, const Trouble *trouble);

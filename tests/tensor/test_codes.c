@@ -264,6 +264,22 @@ static void check_parts(Tensor *weight, Tensor *copy, DType compute) {
     }
 }
 
+/* The whole of a weight, as experts read it. */
+static void check_whole(Tensor *weight, Tensor *copy, DType compute) {
+    (void)copy;
+    Tensor whole = tensor_part(weight, 0, tensor_count(weight)), *a = random_tensor(compute, 4, weight->shape[1], 70), *c[2];
+    whole.n_dims = 2;
+    whole.shape[0] = weight->shape[0];
+    whole.shape[1] = weight->shape[1];
+    for (int k = 0; k < 2; k++) {
+        c[k] = random_tensor(compute, 4, weight->shape[0], 71);
+        device_cpu()->matmul(&(Matmul){.a = a, .b = k ? &whole : weight, .c = c[k], .transpose_b = true, .alpha = 1});
+    }
+    check_same("product with the whole", weight, c[0], c[1]);
+}
+
+TEST(parts_of_a_whole_are_codes) { for_each_weight(9, 40, check_whole); }
+
 TEST(codes_are_read_from_anywhere) { for_each_weight(5, 300, check_parts); }
 
 /* ---- faults ---- */
@@ -291,7 +307,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_give_the_bits_of_values), cmocka_unit_test(products_equal_the_references),
         cmocka_unit_test(codes_are_read_from_anywhere),  cmocka_unit_test(infinite_scales_are_found),
-        cmocka_unit_test(other_kernels_refuse_codes),
+        cmocka_unit_test(parts_of_a_whole_are_codes),    cmocka_unit_test(other_kernels_refuse_codes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -2,6 +2,7 @@
 /* Compares planned with used memory: scratch memory of kernels to the byte, the resident size of runs within a few percent. */
 #include "lib/base/system.h"
 #include "lib/model/model.h"
+#include "lib/model/safetensors.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_rl.h"
 #include "sft/sft.h"
@@ -11,6 +12,7 @@
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -109,6 +111,17 @@ static void shared_input(const Kernels *k) {
     k->device->matmul(&wide);
 }
 
+/* Both products of a frozen weight of codes, for few rows and for many. */
+static void codes(const Kernels *k) {
+    Tensor *weight = tensor_of(k, DT_Q4_0, 700, 576);
+    weight->storage->constant = true;
+    for (int64_t rows = 7; rows < 300; rows *= 20) {
+        Tensor *x = tensor_of(k, k->dtype, rows, 576), *y = tensor_of(k, k->dtype, rows, 700);
+        k->device->matmul(&(Matmul){.a = x, .b = weight, .c = y, .transpose_b = true, .alpha = 1});
+        k->device->matmul(&(Matmul){.a = y, .b = weight, .c = x, .alpha = 1, .beta = 1});
+    }
+}
+
 static void attend(const Kernels *k, int32_t n_segments, int64_t length, bool tree) {
     Segment segments[16];
     for (int32_t s = 0; s < n_segments; s++) segments[s] = (Segment){.begin = s * length, .end = (s + 1) * length, .parent = tree && s > 0 ? 0 : -1};
@@ -164,6 +177,7 @@ static const ScratchCase scratch_cases[] = {{"one row", one_row},
                                             {"weight gradients", weight_gradients},
                                             {"low rank", low_rank},
                                             {"shared input", shared_input},
+                                            {"codes", codes},
                                             {"segments alone", segments_alone},
                                             {"branches", branches},
                                             {"logprobs", logprobs},
@@ -369,6 +383,78 @@ TEST(resident_size_is_known_before) {
     assert_true(fine);
 }
 
+/* A copy of the model whose linear layers are int8, as bitsandbytes stores them. */
+static Status write_int8(const char *from, const char *to) {
+    WeightFile *file;
+    SafetensorsWriter *writer;
+    json_t *json;
+    TRY(json_read_file(temp_file(from, "config.json"), &json));
+    json_object_set_new(json, "quantization_config", json_pack("{sb}", "load_in_8bit", 1));
+    TRY(dir_make(to));
+    if (json_dump_file(json, temp_file(to, "config.json"), 0) != 0) return ST_INPUT;
+    json_decref(json);
+    TRY(weight_file_open(from, &file));
+    TRY(safetensors_writer_new(temp_file(to, "model.safetensors"), &writer));
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < file->n; i++) {
+            const StoredTensor *tensor = &file->tensors[i];
+            int64_t rows = tensor->shape[0], width = tensor->n_dims == 2 ? tensor->shape[1] : 0;
+            if (!strstr(tensor->name, "_proj.weight")) {
+                if (round == 0) safetensors_declare_as(writer, tensor);
+                if (round == 1) safetensors_write(writer, tensor->data, tensor->bytes);
+                continue;
+            }
+            float *values = malloc((size_t)(rows * width) * sizeof *values), *absmax = malloc((size_t)rows * sizeof *absmax);
+            int8_t *bytes = malloc((size_t)(rows * width));
+            TRY(stored_read(tensor, 0, rows * width, DT_F32, values));
+            for (int64_t r = 0; r < rows; r++) absmax[r] = int8_row_write(values + r * width, width, bytes + r * width);
+            StoredTensor eight = *tensor;
+            char name[128];
+            eight.dtype_text = "I8";
+            eight.bytes = (size_t)(rows * width);
+            snprintf(name, sizeof name, "%.*sSCB", (int)(strlen(tensor->name) - strlen("weight")), tensor->name);
+            if (round == 0) safetensors_declare_as(writer, &eight);
+            if (round == 0) safetensors_declare(writer, name, DT_F32, 1, &rows);
+            if (round == 1) safetensors_write(writer, bytes, eight.bytes);
+            if (round == 1) safetensors_write(writer, absmax, (size_t)rows * sizeof *absmax);
+            free(values);
+            free(absmax);
+            free(bytes);
+        }
+    weight_file_close(file);
+    return safetensors_commit(writer);
+}
+
+static bool write_quantised(void *folder) {
+    return write_model(folder) && write_int8(temp_file(folder, "model"), temp_file(folder, "int8")) == ST_OK;
+}
+
+/* A base of codes takes what the plan says, which is less than with their values. */
+static bool codes_take_less(void *context) {
+    MemoryRun *run = context, values = *run;
+    if (!memory_is_as_planned(run)) return false;
+    values.dry = true;
+    values.more = "model.dequantize=true";
+    return train_by(&values) == ST_OK && values.plan.weights + values.plan.mapped > run->plan.weights + run->plan.mapped;
+}
+
+TEST(resident_size_on_codes_is_known_before) {
+#ifdef SANITIZED
+    skip();
+#endif
+    char folder[512];
+    bool fine = true;
+    temp_dir_make(folder, sizeof folder);
+    assert_true(in_own_process(write_quantised, folder));
+    write_rows(folder, "", ROW_TOKENS, false);
+    for (int c = 0; c < 2; c++) {
+        MemoryRun run = {.folder = folder, .model = "int8", .rows = "ids", .checkpointing = "selective", .compute = c ? "bf16" : "f32", .lora = true};
+        fine &= in_own_process(codes_take_less, &run);
+    }
+    temp_dir_remove(folder);
+    assert_true(fine);
+}
+
 #define FAMILY_CONFIG(type, more)                                                                                                      \
     "{\"model_type\": \"" type "\", \"vocab_size\": 3000, \"hidden_size\": 256, \"intermediate_size\": 704, \"num_hidden_layers\": 6," \
     " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"torch_dtype\": \"bfloat16\"" more "}"
@@ -545,12 +631,10 @@ TEST(a_limit_is_kept) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(scratch_memory_is_known_before),
-                                       cmocka_unit_test(resident_size_is_known_before),
-                                       cmocka_unit_test(resident_size_of_other_families_is_known_before),
-                                       cmocka_unit_test(batches_that_grow_take_what_is_planned),
-                                       cmocka_unit_test(evaluations_are_in_the_plan),
-                                       cmocka_unit_test(small_processes_are_known_before),
-                                       cmocka_unit_test(a_limit_is_kept)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scratch_memory_is_known_before),         cmocka_unit_test(resident_size_is_known_before),
+        cmocka_unit_test(resident_size_on_codes_is_known_before), cmocka_unit_test(resident_size_of_other_families_is_known_before),
+        cmocka_unit_test(batches_that_grow_take_what_is_planned), cmocka_unit_test(evaluations_are_in_the_plan),
+        cmocka_unit_test(small_processes_are_known_before),       cmocka_unit_test(a_limit_is_kept)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

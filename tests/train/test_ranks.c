@@ -3,6 +3,7 @@
 #include "lib/base/system.h"
 #include "rl/pairs/preference.h"
 #include "rl/pairs/reward_training.h"
+#include "rl/text/text_rl.h"
 #include "sft/sft.h"
 #include "tests/support/check.h"
 #include "tests/support/ranks.h"
@@ -176,6 +177,35 @@ TEST(pairs_on_ranks_are_those_of_one_process) {
     compare_pairs(reward_training_run, "reward", "");
 }
 
+/* ---- policy gradients on text ---- */
+
+static Status policy_run(const TrainingConfig *config, TrainResult *result) {
+    return text_rl_run(config, &(RewardOptions){.max_new_tokens = 6}, result);
+}
+
+static void compare_policies(const char *name, const char *more, int ranks) {
+    static char lines[2048];
+    char one[32], many[32], settings[512];
+    snprintf(
+        lines, sizeof lines,
+        "data.train=%s\ntrain.max_steps=2\ntrain.learning_rate=1e-2\nlora.rank=4\ngenerate.max_new_tokens=6\ngenerate.temperature=2\n"
+        "rl.num_generations=2\nrl.prompts_per_step=3\ntrain.batch_tokens=24\nparallel.lanes=8\nreward=[{type: length, target: 3}]\n"
+        "rl.num_iterations=2\nrl.beta=0.05",
+        temp_text(test_folder, "prompts.jsonl",
+                  "{\"prompt\": \"two plus two is\"}\n{\"prompt\": \"one plus two is\"}\n{\"prompt\": \"nine is\"}\n{\"prompt\": \"ten is\"}\n"));
+    snprintf(settings, sizeof settings, "%s", more);
+    snprintf(one, sizeof one, "%s-1", name);
+    snprintf(many, sizeof many, "%s-%d", name, ranks);
+    run_on(1, &(RankedRun){policy_run, one, lines, settings, false, 0}, ST_OK);
+    run_on(ranks, &(RankedRun){policy_run, many, lines, settings, false, 0}, ST_OK);
+    check_same_run(one, many, "adapter/adapter_model.safetensors", "checkpoints/step-2/tensors.safetensors");
+}
+
+TEST(policies_on_ranks_are_those_of_one_process) {
+    compare_policies("grpo", "rl.algorithm=grpo", 2);
+    compare_policies("ppo", "rl.algorithm=ppo", 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_of_ranks_are_those_of_one_process),
@@ -184,6 +214,7 @@ int main(void) {
         cmocka_unit_test(a_run_goes_on_with_other_ranks),
         cmocka_unit_test(a_failure_of_one_rank_ends_all),
         cmocka_unit_test(pairs_on_ranks_are_those_of_one_process),
+        cmocka_unit_test(policies_on_ranks_are_those_of_one_process),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

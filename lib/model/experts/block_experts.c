@@ -10,8 +10,8 @@ enum { GATE, UP, DOWN, PARTS };
 typedef struct ExpertsBlock {
     Linear router;
     Tensor *choice_bias;
-    Linear *each[PARTS];            /* of each expert; NULL: the checkpoint has all of them together */
-    Linear gate_up, down;           /* of all experts together */
+    Linear *each[PARTS];  /* of each expert; NULL: the checkpoint has all of them together */
+    Linear gate_up, down; /* of all experts together */
     Tensor *gate_up_bias, *down_bias;
     Linear shared[PARTS], shared_scale;
     bool has_shared;
@@ -186,7 +186,7 @@ static Tensor *shared_forward(const LayerContext *context, const ExpertsBlock *b
     const StepContext *step = &context->batch->step;
     Tensor *both[2];
     linears_forward((const Linear *[]){&block->shared[GATE], &block->shared[UP]}, 2, tape, x, step, both);
-    Tensor *h = op_activation_passing(tape, context->model->config.activation, both[0], both[1]);
+    Tensor *h = sublayer_activate(context, tape, both[0], both[1], &block->shared[DOWN]);
     if (!block->shared_scale.path) return linear_forward(&block->shared[DOWN], tape, h, sum, step);
     const RouterArgs one = {.kind = ROUTER_SIGMOID, .n_experts = 1, .top_k = 1, .scale = 1};
     Routing scale = op_router(tape, linear_forward(&block->shared_scale, tape, x, NULL, step), NULL, &one, NULL);

@@ -8,11 +8,11 @@
 
 #include <math.h>
 
-/* Where numbers of a token go: see UnitMap. Heads come first in all products, numbers with rotation first within a head. */
+/* Where numbers of a token go: see ColumnOrder. Heads come first in all products, numbers with rotation first within a head. */
 typedef struct LatentMaps {
-    UnitMap c, r;                 /* of [c | r] */
-    UnitMap q, k, v, o;           /* of projections; o: of attention's result */
-    UnitMap q_nope, q_whole, k_whole, latent; /* with a cache */
+    ColumnOrder c, r;                             /* of [c | r] */
+    ColumnOrder q, k, v, o;                       /* of projections; o: of attention's result */
+    ColumnOrder q_nope, q_whole, k_whole, latent; /* with a cache */
 } LatentMaps;
 typedef struct LatentBlock {
     Linear q, q_a, q_b, kv_a, kv_b, o;
@@ -47,7 +47,7 @@ static void map_add(MapBuilder *builder, int64_t first, int64_t columns) {
         builder->list[builder->n++] = first < 0 ? -1 : (int32_t)((first + i) / builder->unit);
 }
 
-static UnitMap map_end(const MapBuilder *builder) { return (UnitMap){builder->unit, builder->n, builder->list}; }
+static ColumnOrder map_end(const MapBuilder *builder) { return (ColumnOrder){builder->unit, builder->n, builder->list}; }
 
 static void maps_build(BlockBuilder *model_builder, LatentMaps *maps) {
     const ModelConfig *config = &model_builder->model->config;
@@ -119,24 +119,22 @@ static void latent_build(BlockBuilder *builder, const void *given, void *result)
     build_linear(builder, form->kv_a, &block->kv_a, c->hidden_size, l->kv_rank + l->rope, c->qkv_bias);
     build_norm(builder, form->kv_norm, &block->kv_norm, l->kv_rank);
     build_linear(builder, form->kv_b, &block->kv_b, l->kv_rank, H * (l->nope + l->v), false);
+    block->kv_b.no_dora = true; /* with a cache its weight is a part of the queries and the results */
     build_linear(builder, form->o, &block->o, H * l->v, c->hidden_size, c->o_bias);
     maps_build(builder, &block->maps);
     double scale = c->attention_scale > 0 ? c->attention_scale : 1 / sqrt((double)D);
     block->args = (AttentionArgs){.n_heads = H, .n_kv_heads = H, .head_dim = D, .scale = scale};
-    block->cached = (AttentionArgs){.layer = build_cache_row(builder, l->kv_rank + l->rope, 0),
-                                    .n_heads = H,
-                                    .n_kv_heads = 1,
-                                    .head_dim = l->kv_rank + l->rope,
-                                    .scale = scale};
+    block->cached = (AttentionArgs){
+        .layer = build_cache_row(builder, l->kv_rank + l->rope, 0), .n_heads = H, .n_kv_heads = 1, .head_dim = l->kv_rank + l->rope, .scale = scale};
 }
 
 static Tensor *queries(const LayerContext *context, const LatentBlock *block, Tape *tape, Tensor *x) {
     const StepContext *step = &context->batch->step;
-    Tensor *q = block->q.path
-                    ? linear_forward(&block->q, tape, x, NULL, step)
-                    : linear_forward(&block->q_b, tape,
-                                     op_rms_norm(tape, linear_forward(&block->q_a, tape, x, NULL, step), block->q_norm.weight, LATENT_EPS, NULL),
-                                     NULL, step);
+    Tensor *q =
+        block->q.path
+            ? linear_forward(&block->q, tape, x, NULL, step)
+            : linear_forward(&block->q_b, tape,
+                             op_rms_norm(tape, linear_forward(&block->q_a, tape, x, NULL, step), block->q_norm.weight, LATENT_EPS, NULL), NULL, step);
     return op_columns(tape, q, NULL, &block->maps.q);
 }
 

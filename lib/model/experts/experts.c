@@ -23,8 +23,9 @@ static const char *first_key(ConfigReader *reader, const char *keys) {
 }
 
 void experts_read(ConfigReader *reader, const char *number_keys, const char *width_key) {
-    static const char *const unused[] = {"router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "aux_loss_alpha", "seq_aux",
-                                         "moe_layer_freq",       "ep_size",              "scoring_func",        "topk_method"};
+    static const char *const unused[] = {
+        "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "aux_loss_alpha", "seq_aux", "moe_layer_freq", "ep_size",
+        "scoring_func",         "topk_method"};
     ExpertsConfig *experts = &reader->config->experts;
     experts->n = config_size(reader, first_key(reader, number_keys), 0);
     experts->width = config_size(reader, width_key, 0);
@@ -89,6 +90,11 @@ bool experts_before(int64_t layer, const void *first) { return layer < *(const i
 Status experts_find(ModelConfig *config, const WeightFile *files) {
     static const char *const unknown[] = {".experts.up_gate_proj", ".experts.w13", ".experts.w13_weight", ".experts.gate_and_up_proj"};
     bool in_out = config->experts.together; /* the family's only form */
+    int64_t n_layers = 0;
+    for (int64_t i = 0; i < config->num_hidden_layers; i++) {
+        const LayerForm *form = config->layer_forms ? config->layer_forms[i] : config->family->layer;
+        for (int s = 0; s < MOST_SUBLAYERS; s++) n_layers += form->sublayers[s].kind == &block_experts;
+    }
     for (size_t i = 0; i < files->n; i++) {
         const StoredTensor *stored = &files->tensors[i];
         for (size_t k = 0; k < COUNT_OF(unknown); k++)
@@ -101,10 +107,17 @@ Status experts_find(ModelConfig *config, const WeightFile *files) {
                       stored->shape[1] == config->hidden_size && stored->shape[2] == 2 * config->experts.width &&
                       stored->shape[1] != stored->shape[2];
         if (!turned) continue;
-        status_fail(ST_INPUT, "tensor '%s' in '%s' has shape (%lld,%lld,%lld): the order of gate and up in it is not known", stored->name, stored->file,
-                    (long long)stored->shape[0], (long long)stored->shape[1], (long long)stored->shape[2]);
+        status_fail(ST_INPUT, "tensor '%s' in '%s' has shape (%lld,%lld,%lld): the order of gate and up in it is not known", stored->name,
+                    stored->file, (long long)stored->shape[0], (long long)stored->shape[1], (long long)stored->shape[2]);
         return status_hint(ST_INPUT, "expected (%lld,%lld,%lld), gate first", (long long)stored->shape[0], (long long)stored->shape[2],
                            (long long)stored->shape[1]);
+    }
+    /* A config of another model must not take memory for experts that nothing holds. */
+    const int64_t most = 1024 + 4 * (int64_t)files->n;
+    if (!config->experts.together && n_layers > 0 && config->experts.n > most / n_layers) {
+        status_fail(ST_INPUT, "config.json has %lld experts in each of %lld layers, and the checkpoint has %zu tensors", (long long)config->experts.n,
+                    (long long)n_layers, files->n);
+        return status_hint(ST_INPUT, "config.json and the weights may be of different models");
     }
     return ST_OK;
 }

@@ -14,8 +14,8 @@
 
 #include "lib/model/family.h"
 
-/* Reads the number of experts, under the first of the keys (separated by spaces) that config.json has, their width, and num_experts_per_tok. Marks the
- * keys of the auxiliary loss as understood. */
+/* Reads the number of experts, under the first of the keys (separated by spaces) that config.json has, their width, and num_experts_per_tok. Marks
+ * the keys of the auxiliary loss as understood. */
 void experts_read(ConfigReader *reader, const char *number_keys, const char *width_key);
 /* The router of DeepSeek-V3 and GLM: sigmoids, groups by their two best, normalised, scaled. */
 void experts_read_sigmoid(ConfigReader *reader, double scale);

@@ -3,8 +3,8 @@
  * experts. Checked against transformers' Glm4MoeForCausalLM. */
 #include "lib/model/experts/experts.h"
 
-#define LAYER(attention, kind, form)                                                                                                  \
-    {                                                                                                                                 \
+#define LAYER(attention, kind, form)                                                                                                \
+    {                                                                                                                               \
         { {&block_attention, attention, .input_norm = "input_layernorm"}, {kind, form, .input_norm = "post_attention_layernorm"}, } \
     }
 static const LayerForm forms[2][2] = {

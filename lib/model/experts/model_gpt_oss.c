@@ -9,10 +9,8 @@ static const LayerForm layer = {{
          .q = "self_attn.q_proj", .k = "self_attn.k_proj", .v = "self_attn.v_proj", .o = "self_attn.o_proj", .sinks = "self_attn.sinks"},
      .input_norm = "input_layernorm"},
     {&block_experts,
-     &(const ExpertsForm){.router = "mlp.router",
-                          .gate_up_together = "mlp.experts.gate_up_proj",
-                          .down_together = "mlp.experts.down_proj",
-                          .in_out = true},
+     &(const ExpertsForm){
+         .router = "mlp.router", .gate_up_together = "mlp.experts.gate_up_proj", .down_together = "mlp.experts.down_proj", .in_out = true},
      .input_norm = "post_attention_layernorm"},
 }};
 

@@ -16,7 +16,8 @@ static const LayerForm layer = {{
 }};
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {
-    config_read_decoder(reader, &(DecoderDefaults){.max_position_embeddings = 131072, .rms_norm_eps = 1e-5, .rope_theta = 1e6, .num_key_value_heads = 8});
+    config_read_decoder(reader,
+                        &(DecoderDefaults){.max_position_embeddings = 131072, .rms_norm_eps = 1e-5, .rope_theta = 1e6, .num_key_value_heads = 8});
     config_set_windows(reader, config_window(reader, 0), 0);
     experts_read(reader, "num_experts num_local_experts", "intermediate_size");
     config->experts.router.normalise = true;

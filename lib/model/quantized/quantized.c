@@ -4,6 +4,10 @@
 
 #include <string.h>
 
+#include "lib/tensor/quant/quant.h"
+
+enum { BLOCK_BYTES = 512 }; /* more than any format has */
+
 /* ---- methods ---- */
 
 static const struct Method {
@@ -143,6 +147,23 @@ uint32_t stream_code(const uint8_t *words, int64_t stride, int bits, int64_t i) 
     return code & ((1u << bits) - 1);
 }
 
+/* ---- rounding ---- */
+
+bool quantized_round(const StoredTensor *tensor, float *values) {
+    const QuantFormat *format = tensor->read || !tensor->known ? NULL : quant_format_of(tensor->dtype);
+    if (!format) return tensor->read && bitsandbytes_round(tensor, values);
+    const int64_t width = tensor->shape[tensor->n_dims - 1];
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < tensor->count / width; r++) {
+        uint8_t blocks[BLOCK_BYTES];
+        for (int64_t at = r * width; at < (r + 1) * width; at += format->block) {
+            format->write(values + at, format->block, NULL, blocks);
+            format->read(blocks, 1, values + at);
+        }
+    }
+    return true;
+}
+
 /* ---- joining ---- */
 
 /* The WeightFile's list without the parts, and with the weights. */
@@ -159,7 +180,7 @@ static Status replace_parts(Joining *joining) {
     return weight_file_index(file);
 }
 
-static Status join_all(WeightFile *file, const char *dir, const json_t *settings) {
+Status quantized_join_as(WeightFile *file, const char *dir, const json_t *settings) {
     const struct Method *method = method_of(settings);
     if (!method || !method->join || file->n == 0) return ST_OK;
     TRY(weight_file_index(file));
@@ -177,7 +198,7 @@ Status quantized_join(WeightFile *file, const char *dir) {
     TRY(json_read_config(path, false, &config));
     const json_t *settings = json_object_get(config, "quantization_config");
     if (!settings) settings = json_object_get(json_object_get(config, "text_config"), "quantization_config");
-    Status status = json_is_object(settings) ? join_all(file, dir, settings) : ST_OK;
+    Status status = json_is_object(settings) ? quantized_join_as(file, dir, settings) : ST_OK;
     json_decref(config);
     return status;
 }

@@ -14,12 +14,18 @@
 /* Joins the tensors of quantised weights, if the directory's config.json has a quantization_config that is supported; else changes nothing.
  * ST_INPUT: tensors that are missing or do not fit together, a variant of the method that is not supported. */
 Status quantized_join(WeightFile *file, const char *dir);
+/* Joins the tensors of quantised weights by this quantization_config; dir: for messages. Fails likewise. */
+Status quantized_join_as(WeightFile *file, const char *dir, const json_t *quantization_config);
+/* Replaces the values of a whole weight, of the tensor's shape, by those that the tensor's form stores for them: quantises and dequantises. false,
+ * with the values unchanged: the form is only read. */
+bool quantized_round(const StoredTensor *tensor, float *values);
 bool quantized_is_read(const json_t *quantization_config); /* whether the method is one of quantized.def's METHODs */
 /* Adds a hint to the failure `status`, for a method that is not read: what the user can do. Returns status. */
 Status quantized_hint(Status status, const json_t *quantization_config);
 
 /* ---- for the methods ---- */
 
+bool bitsandbytes_round(const StoredTensor *tensor, float *values); /* quantized_round for its forms */
 /* A directory whose tensors are being joined. */
 typedef struct Joining {
     WeightFile *file;

@@ -4,6 +4,7 @@
 #include "lib/model/quantized/quantized.h"
 #include "lib/tensor/quant/quant.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- 4 bits ---- */
@@ -132,6 +133,35 @@ static Status join_int8(Joining *joining, const char *name) {
     *eight = (Eight){.codes = (const int8_t *)codes->data, .rows = codes->shape[0], .width = codes->shape[1]};
     TRY(joining_need(joining, name, "SCB", "F32", 1, &codes->shape[0], &eight->absmax));
     return joining_add(joining, codes->name, 2, codes->shape, "INT8", codes, eight->absmax->bytes, eight_rows, pack_eight, eight);
+}
+
+/* ---- values rounded to the forms ---- */
+
+static bool round_four(const Four *four, bool nf4, int64_t count, float *values) {
+    const int64_t block = four->codes.block, n_blocks = (count + block - 1) / block, n_nested = (n_blocks + FOUR_BIT_NESTED - 1) / FOUR_BIT_NESTED;
+    uint8_t *packed = malloc((size_t)(count + 1) / 2 + 1), *codes = malloc((size_t)n_blocks + 1);
+    float *absmax = malloc((size_t)n_blocks * sizeof *absmax), *nested = malloc((size_t)n_nested * sizeof *nested), map[256], offset = 0;
+    const bool there = packed && codes && absmax && nested, twice = !four->codes.absmax;
+    if (there) {
+        four_bit_write(nf4 ? FOUR_BIT_NF4 : FOUR_BIT_FP4, values, count, block, packed, absmax);
+        dynamic_map(map);
+        if (twice) four_bit_nest(absmax, n_blocks, codes, nested, &offset);
+        FourBit again = {.packed = packed, .map = four->codes.map, .block = block, .absmax = absmax};
+        if (twice) again = (FourBit){packed, four->codes.map, block, NULL, codes, map, nested, FOUR_BIT_NESTED, offset};
+        four_bit_read(&again, 0, count, values);
+    }
+    free(packed), free(codes), free(absmax), free(nested);
+    return there;
+}
+
+bool bitsandbytes_round(const StoredTensor *tensor, float *values) {
+    const int64_t width = tensor->shape[1];
+    if (tensor->read == four_rows) return round_four(tensor->parts, strcmp(tensor->dtype_text, "NF4") == 0, tensor->count, values);
+    int8_t *codes = tensor->read == eight_rows ? malloc((size_t)width) : NULL;
+    for (int64_t r = 0; codes && r < tensor->shape[0]; r++)
+        int8_row_read(codes, width, int8_row_write(values + r * width, width, codes), values + r * width);
+    free(codes);
+    return codes != NULL;
 }
 
 Status quantized_bitsandbytes(Joining *joining) {

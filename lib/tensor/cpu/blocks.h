@@ -72,6 +72,9 @@ static inline const float *run_read(const Tensor *tensor, int64_t at, int64_t n,
     return buffer;
 }
 
+/* The same of a weight, which may be quantised (simd/codes.c). */
+const float *ISA_FN(weight_read)(const Tensor *weight, int64_t at, int64_t n, float *buffer);
+
 /* y[at + i] = values[i] + beta * y[at + i]; values may be y's memory when beta is 0. */
 static inline void run_write(Tensor *y, int64_t at, int64_t n, const float *values, float beta) {
     float *floats = (float *)y->elements + at;

@@ -76,8 +76,7 @@ void ref_expert_sum_backward(const Tensor *x, const Tensor *weights, const Tenso
         double dot = 0;
         for (int64_t c = 0; c < width; c++) dot += element_get(dy, from + c) * element_get(x, s * width + c);
         if (dweights) ref_put(dweights, place, dot, beta[1]);
-        for (int64_t c = 0; dx && c < width; c++)
-            ref_put(dx, s * width + c, element_get(weights, place) * element_get(dy, from + c), beta[0]);
+        for (int64_t c = 0; dx && c < width; c++) ref_put(dx, s * width + c, element_get(weights, place) * element_get(dy, from + c), beta[0]);
     }
 }
 

@@ -535,7 +535,9 @@ static PackingCase pack(const Dataset *dataset, int64_t batch_tokens, bool shuff
     return packing;
 }
 
-static double waste(const PackingCase *packing, int64_t batch_tokens) { return 1 - (double)packing->tokens / (double)(packing->batches * batch_tokens); }
+static double waste(const PackingCase *packing, int64_t batch_tokens) {
+    return 1 - (double)packing->tokens / (double)(packing->batches * batch_tokens);
+}
 
 TEST(batches_are_filled) {
     Dataset *dataset;

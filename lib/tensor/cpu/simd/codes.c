@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values of quantised weights. The most frequent formats are read here, 32 elements at a time, in loops that the compiler vectorises; the others by
+/* Values of quantised weights. Formats are read here 32 elements at a time, in loops that the compiler vectorises; the few others by
  * codes_read. Both give the same bits, so this file is compiled without fused multiply-adds, like lib/tensor/quant/. */
 #include "lib/tensor/cpu/blocks.h"
 #include "lib/tensor/quant/packing.h"
@@ -45,6 +45,36 @@ static inline void q5_0_unit(const uint8_t *block, int u, float *restrict values
     for (int i = 0; i < UNIT / 2; i++) values[i + UNIT / 2] = (float)((block[6 + i] >> 4 | (int)(fifth >> (i + UNIT / 2) & 1) << 4) - 16) * d;
 }
 
+static inline void q5_1_unit(const uint8_t *block, int u, float *restrict values) {
+    float d = half_of(block), m = half_of(block + 2);
+    uint32_t fifth;
+    (void)u;
+    memcpy(&fifth, block + 4, sizeof fifth);
+    for (int i = 0; i < UNIT / 2; i++) values[i] = (float)((block[8 + i] & 15) | (int)(fifth >> i & 1) << 4) * d + m;
+    for (int i = 0; i < UNIT / 2; i++) values[i + UNIT / 2] = (float)(block[8 + i] >> 4 | (int)(fifth >> (i + UNIT / 2) & 1) << 4) * d + m;
+}
+
+static inline void q2_k_unit(const uint8_t *block, int u, float *restrict values) {
+    const uint8_t *codes = block + 16 + u / 4 * UNIT;
+    const int shift = u % 4 * 2;
+    for (int half = 0; half < 2; half++) {
+        uint8_t both = block[2 * u + half];
+        float scale = half_of(block + 80) * (float)(both & 15), min = half_of(block + 82) * (float)(both >> 4);
+        for (int i = half * UNIT / 2; i < (half + 1) * UNIT / 2; i++) values[i] = scale * (float)(codes[i] >> shift & 3) - min;
+    }
+}
+
+static inline void q3_k_unit(const uint8_t *block, int u, float *restrict values) {
+    const uint8_t *codes = block + 32 + u / 4 * UNIT, *scales = block + 96;
+    const int shift = u % 4 * 2;
+    for (int half = 0; half < 2; half++) {
+        int k = 2 * u + half, low = k < 8 ? scales[k] & 15 : scales[k - 8] >> 4, high = scales[8 + k % 4] >> (k / 4 * 2) & 3;
+        float scale = half_of(block + 108) * (float)((low | high << 4) - 32);
+        for (int i = half * UNIT / 2; i < (half + 1) * UNIT / 2; i++)
+            values[i] = scale * (float)((codes[i] >> shift & 3) + (block[i] >> u & 1) * 4 - 4);
+    }
+}
+
 /* Scale and minimum of group `u` of q4_k and q5_k. */
 static inline void six_bits(const uint8_t *block, int u, float *scale, float *min) {
     const uint8_t *s = block + 4;
@@ -76,6 +106,40 @@ static inline void q6_k_unit(const uint8_t *block, int u, float *restrict values
     float d = half_of(block + 208), first = d * (float)scales[0], second = d * (float)scales[1];
     for (int i = 0; i < UNIT / 2; i++) values[i] = first * (float)(((low[i] >> shift & 15) | (high[i] >> high_shift & 3) << 4) - 32);
     for (int i = UNIT / 2; i < UNIT; i++) values[i] = second * (float)(((low[i] >> shift & 15) | (high[i] >> high_shift & 3) << 4) - 32);
+}
+
+/* 32 values of a table: those of the low halves of 16 bytes, then those of the high ones. */
+static inline void halves_looked_up(const uint8_t *bytes, const float table[16], float scale, float *values) {
+#if defined(__AVX2__)
+    __m256 low = _mm256_loadu_ps(table), high = _mm256_loadu_ps(table + 8);
+    for (int i = 0; i < UNIT; i += 8) {
+        __m256i codes = _mm256_srli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(bytes + i % 16))), i / 16 * 4);
+        __m256 looked_up =
+            _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, codes), _mm256_permutevar8x32_ps(high, codes), (__m256)_mm256_slli_epi32(codes, 28));
+        _mm256_storeu_ps(values + i, _mm256_mul_ps(_mm256_set1_ps(scale), looked_up));
+    }
+#else
+    for (int i = 0; i < UNIT; i++) values[i] = scale * table[bytes[i % 16] >> (i / 16 * 4) & 15];
+#endif
+}
+
+static const float uneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}; /* of iq4_nl and iq4_xs */
+
+static inline void iq4_nl_unit(const uint8_t *block, int u, float *restrict values) {
+    (void)u;
+    halves_looked_up(block + 2, uneven, half_of(block), values);
+}
+
+static inline void iq4_xs_unit(const uint8_t *block, int u, float *restrict values) {
+    int high = (block[2] | block[3] << 8) >> (2 * u) & 3, low = block[4 + u / 2] >> (u % 2 * 4) & 15;
+    halves_looked_up(block + 8 + u * UNIT / 2, uneven, half_of(block) * (float)((low | high << 4) - 32), values);
+}
+
+/* Twice the 4-bit floats, times half of the power of two. */
+static inline void mxfp4_unit(const uint8_t *block, int u, float *restrict values) {
+    static const float twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    (void)u;
+    halves_looked_up(block + 1, twice, float_of_bits(block[0] < 2 ? 0x00200000u << block[0] : (uint32_t)(block[0] - 1) << 23), values);
 }
 
 /* Reads elements first..first+n-1 of blocks of `units` units; the first and the last unit may be needed in part. */
@@ -184,6 +248,12 @@ void ISA_FN(codes)(DType dtype, const void *elements, int64_t first, int64_t n, 
         UNITS(Q4_0, q4_0, 18, 1);
         UNITS(Q4_1, q4_1, 20, 1);
         UNITS(Q5_0, q5_0, 22, 1);
+        UNITS(Q5_1, q5_1, 24, 1);
+        UNITS(IQ4_NL, iq4_nl, 18, 1);
+        UNITS(MXFP4, mxfp4, 17, 1);
+        UNITS(IQ4_XS, iq4_xs, 136, 8);
+        UNITS(Q2_K, q2_k, 84, 8);
+        UNITS(Q3_K, q3_k, 110, 8);
         UNITS(Q4_K, q4_k, 144, 8);
         UNITS(Q5_K, q5_k, 176, 8);
         UNITS(Q6_K, q6_k, 210, 8);
@@ -193,3 +263,9 @@ void ISA_FN(codes)(DType dtype, const void *elements, int64_t first, int64_t n, 
     if (rounds) values_round(values, n);
 }
 #undef UNITS
+
+const float *ISA_FN(weight_read)(const Tensor *weight, int64_t at, int64_t n, float *buffer) {
+    if (!dtype_is_quantised(weight->dtype)) return run_read(weight, at, n, buffer);
+    ISA_FN(codes)(weight->dtype, weight->elements, at, n, weight->storage->rounds, buffer);
+    return buffer;
+}

@@ -15,11 +15,8 @@
 
 /* y[at + i] = x[from + i] of a quantised x. */
 static void codes_copy(Tensor *y, int64_t at, const Tensor *x, int64_t from, int64_t n) {
-    float values[RUN];
-    for (RUNS(i, some, 0, n)) {
-        ISA_FN(codes)(x->dtype, x->elements, from + i, some, x->storage->rounds, values);
-        run_write(y, at + i, some, values, 0);
-    }
+    float buffer[RUN];
+    for (RUNS(i, some, 0, n)) run_write(y, at + i, some, ISA_FN(weight_read)(x, from + i, some, buffer), 0);
 }
 
 void ISA_FN(copy)(const Tensor *x, Tensor *y) {
@@ -441,14 +438,12 @@ void ISA_FN(find_nonfinite)(const Tensor *x, int64_t *index) {
         device_reference()->find_nonfinite(x, index);
         return;
     }
-    bool quantised = dtype_is_quantised(x->dtype);
     int64_t count = tensor_count(x), first = count;
 #pragma omp parallel for schedule(static) reduction(min : first) if (count > CPU_SERIAL)
     for (int64_t begin = 0; begin < count; begin += CPU_BLOCK) {
         float buffer[RUN];
         for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
-            const float *values = quantised ? buffer : run_read(x, at, n, buffer);
-            if (quantised) ISA_FN(codes)(x->dtype, x->elements, at, n, x->storage->rounds, buffer);
+            const float *values = ISA_FN(weight_read)(x, at, n, buffer);
             uint32_t found = 0;
             for (int64_t i = 0; i < n; i++) found |= (bits_of_float(values[i]) & 0x7f800000u) == 0x7f800000u;
             for (int64_t i = 0; found && i < n; i++)

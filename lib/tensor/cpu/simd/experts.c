@@ -181,7 +181,10 @@ void ISA_FN(clamped_glu_backward)(const Tensor *x, double limit, double alpha, c
         int64_t at = b * GLU, n = MIN((int64_t)GLU, count - at);
         const float *in = run_read(x, 2 * at, 2 * n, buffer), *d = run_read(dy, at, n, buffer_dy);
         for (int64_t i = 0; i < n; i++) {
-            float gate = in[2 * i], up = in[2 * i + 1], g = gate > most ? most : gate, u = up > most ? most : up < -most ? -most : up,
+            float gate = in[2 * i], up = in[2 * i + 1], g = gate > most ? most : gate,
+                  u = up > most    ? most
+                      : up < -most ? -most
+                                   : up,
                   s = fast_sigmoid(slope * g);
             result[2 * i] = gate > most ? 0.0f : d[i] * (u + 1.0f) * s * (1.0f + slope * g * (1.0f - s));
             result[2 * i + 1] = up > most || up < -most ? 0.0f : d[i] * g * s;
