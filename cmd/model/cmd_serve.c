@@ -112,7 +112,8 @@ static Status find_own_adapter(Serving *job) {
         const char *text = job->adapters.items[i];
         if (end_of_name(text) == text) return status_fail(ST_USAGE, "--adapter must be NAME=DIR or DIR, not '%s'", text);
         if (end_of_name(text)) continue;
-        if (job->adapter) return status_fail(ST_USAGE, "--adapter: '%s' and '%s' cannot both be part of the model; give one a name", job->adapter, text);
+        if (job->adapter)
+            return status_fail(ST_USAGE, "--adapter: '%s' and '%s' cannot both be part of the model; give one a name", job->adapter, text);
         job->adapter = text;
     }
     return ST_OK;

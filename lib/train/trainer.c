@@ -77,11 +77,12 @@ static Status add_state(Loop *loop, const char *kind, const Param *param, size_t
 }
 
 static Status collect_items(Loop *loop) {
+    const Objective *objective = loop->trainer->objective;
     static const char *const state_names[OPTIMIZER_MAX_STATES] = {"state0", "state1"};
     size_t n = count_trained(loop->params), k = 0, place = 0;
     int n_states = optimizer_find(loop->stepper.optimizer.name)->states(&loop->stepper.optimizer);
     bool keep_best = loop->recipe->train_early_stopping > 0;
-    loop->items = arena_alloc(loop->arena, n * (2 + OPTIMIZER_MAX_STATES) * sizeof *loop->items);
+    loop->items = arena_alloc(loop->arena, (n * (2 + OPTIMIZER_MAX_STATES) + OBJECTIVE_MOST_ITEMS) * sizeof *loop->items);
     loop->best = keep_best ? arena_zero(loop->arena, n * sizeof *loop->best) : NULL;
     if (!loop->items || (keep_best && !loop->best)) return ST_RESOURCE;
     if (keep_best) params_expect_copies(loop->params, 1, loop->arena);
@@ -97,6 +98,7 @@ static Status collect_items(Loop *loop) {
         TRY(copy_of(loop, param->tensor, &loop->best[k]));
         TRY(add_item(loop, "best", param, loop->best[k++]));
     }
+    if (objective->keep) loop->n_items += objective->keep(loop->trainer, loop->items + loop->n_items);
     return ST_OK;
 }
 
@@ -317,6 +319,7 @@ static Status train_step(Loop *loop, StepResult *result) {
     loop->torn = true;
     stepper_update(&loop->stepper, loop->params, norm, rate, state->step + 1);
     TRY(accumulator_share(&loop->accumulator));
+    if (loop->trainer->objective->updated) loop->trainer->objective->updated(loop->trainer, state->step + 1);
     TRY(memory_check(ST_OK));
     loop->torn = false;
     result->seconds = clock_seconds() - began;
@@ -479,6 +482,11 @@ static void swap_best_weights(const Loop *loop) {
     }
 }
 
+static Status write_files(Trainer *trainer) {
+    if (trainer->objective->save) TRY(trainer->objective->save(trainer));
+    return trained_model_save(trainer->recipe, trainer->model, run_dir(trainer->run));
+}
+
 static Status write_result(Loop *loop) {
     bool best = loop->best && loop->state.best_step >= 0;
     if (best) swap_best_weights(loop);
@@ -487,7 +495,7 @@ static Status write_result(Loop *loop) {
     if (bad)
         status = status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)loop->state.step);
     else if (run_writes(loop->run))
-        status = trained_model_save(loop->recipe, loop->trainer->model, run_dir(loop->run));
+        status = write_files(loop->trainer);
     if (best) swap_best_weights(loop); /* a checkpoint has the last weights, whatever fails from here on */
     if (bad || status != ST_NUMERIC) return status;
     return run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step); /* a resumed run may use another train.save_dtype */

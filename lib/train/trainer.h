@@ -13,6 +13,7 @@
 #define TUNE_TRAINER_H
 
 #include "data/data.h"
+#include "lib/run/checkpoint.h"
 #include "lib/train/accumulator.h"
 #include "lib/train/training.h"
 
@@ -32,6 +33,7 @@ typedef struct Pass {
     int64_t step;            /* from 0 */
     StepContext dropout;     /* for ModelBatch.step; all zero outside of training */
 } Pass;
+enum { OBJECTIVE_MOST_ITEMS = 8 };
 typedef struct Objective {
     bool scores;        /* trains a model with a score instead of a head over the vocabulary */
     bool whole_batches; /* the loss compares all rows of a batch, so a batch is never split into parts */
@@ -55,6 +57,10 @@ typedef struct Objective {
     /* Adds further metrics of the step or the evaluation that just ended; NULL: there are none, and an evaluation's loss has a perplexity. */
     void (*metrics)(const Trainer *trainer, Metrics *metrics);
     void (*step_metrics)(const Trainer *trainer, Metrics *metrics); /* the same, of steps alone; may be NULL */
+    /* Lists what the next step depends on in addition to the trained parameters, for checkpoints; returns its number. May be NULL. */
+    size_t (*keep)(Trainer *trainer, CheckpointItem items[OBJECTIVE_MOST_ITEMS]);
+    void (*updated)(Trainer *trainer, int64_t done); /* called after the update of a step; done: steps so far. May be NULL */
+    Status (*save)(Trainer *trainer);                /* writes what the result has besides the model to trainer->run; may be NULL */
     void (*release)(Trainer *trainer);
     const MetricsReader *reader; /* interprets the metrics for the report; NULL: none */
 } Objective;
@@ -76,6 +82,7 @@ struct Trainer {
     int64_t total_steps;        /* optimiser steps */
     Lanes lanes;
     size_t beside;       /* bytes that the objective takes in addition to training; set by Objective.open */
+    int64_t pass_tokens; /* most tokens of a pass, for any memory; 0 = no limit; set by Objective.open */
     int64_t part_tokens; /* a leaf is split into passes of at most so many tokens; 0 = no split */
     TaskInput inputs[TASK_MAX_INPUTS];
     Run *run;

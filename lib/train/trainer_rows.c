@@ -63,16 +63,21 @@ void trainer_describe(Trainer *trainer, int64_t step, int64_t batch, Str *text) 
 
 void rows_split(void *context, int64_t most_tokens) { ((Trainer *)context)->part_tokens = most_tokens; }
 
-/* Runs the rows of a batch in parts: rows that together have at most part_tokens tokens, at least one row. */
+static int64_t part_limit(const Trainer *trainer) {
+    const int64_t part = trainer->part_tokens, most = trainer->pass_tokens;
+    return part == 0 ? most : most == 0 ? part : MIN(part, most);
+}
+
+/* Runs the rows of a batch in parts: rows that together have at most part_limit tokens, at least one row. */
 static Status run_parts(Trainer *trainer, Pass pass, LossSums *sums) {
     const Dataset *set = pass.held_out ? trainer->eval : trainer->train;
     const size_t *rows = pass.rows, *end = rows + pass.n;
-    const int64_t first_token = pass.dropout.first_token;
+    const int64_t first_token = pass.dropout.first_token, limit = part_limit(trainer);
     for (pass.rows = rows; pass.rows < end; pass.rows += pass.n) {
         int64_t tokens = dataset_length(set, *pass.rows);
         size_t left = (size_t)(end - pass.rows);
-        pass.n = trainer->part_tokens > 0 ? 1 : left;
-        while (pass.n < left && (tokens += dataset_length(set, pass.rows[pass.n])) <= trainer->part_tokens) pass.n++;
+        pass.n = limit > 0 ? 1 : left;
+        while (pass.n < left && (tokens += dataset_length(set, pass.rows[pass.n])) <= limit) pass.n++;
         if (pass.held_out && trainer->ranks == 1 && interrupt_requested()) return ST_INTERRUPTED;
         if (pass.training) pass.dropout.first_token = first_token + sums->tokens; /* the same masks however the batch is split */
         if (pass.held_out || pass.rows > rows) tape_reset(pass.tape);
@@ -233,7 +238,7 @@ static Status largest_evaluation(Trainer *trainer, Tape *meta) {
     size_t *examples = NULL, n;
     plan_evaluation(trainer, &plan);
     Status status = data_plan_epoch(&plan, 0, &n_batches);
-    if (status == ST_OK) status = data_plan_largest_part(&plan, n_batches, trainer->part_tokens, &examples, &n);
+    if (status == ST_OK) status = data_plan_largest_part(&plan, n_batches, part_limit(trainer), &examples, &n);
     if (status == ST_OK) status = forward_only(trainer, meta, examples, n, true);
     free(examples);
     data_plan_release(&plan);
@@ -246,7 +251,7 @@ Status rows_largest(void *context, Tape *meta) {
     Pass pass = {.tape = meta, .training = true, .dropout = {.training = true}};
     LossSums sums = {0};
     if (objective->plan) TRY(objective->plan(trainer, meta)); /* first, because it may load steps, which overwrites trainer->examples */
-    TRY(data_plan_largest_part(&trainer->order, trainer->total_steps, trainer->part_tokens, &trainer->examples, &pass.n));
+    TRY(data_plan_largest_part(&trainer->order, trainer->total_steps, part_limit(trainer), &trainer->examples, &pass.n));
     pass.rows = trainer->examples;
     pass.divisor = (double)pass.n;
     if (objective->prepare) TRY(forward_only(trainer, meta, pass.rows, pass.n, false));

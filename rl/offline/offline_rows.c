@@ -83,7 +83,7 @@ static Status read_rewards(const json_t *json, OfflineRow *row, double *rewards)
     return take_number(one, "reward", &rewards[row->n - 1]);
 }
 
-static Status offline_rows_keep(Reading *reading, const json_t *json, const Encoding *encoding) {
+static Status offline_rows_keep(Reading *reading, const Row *given, const Encoding *encoding) {
     OfflineRows *rows = reading->rows;
     size_t first = 1, end = encoding->ids.n; /* the very first token has no predecessor that predicts it */
     while (first < end && encoding->labels.data[first] == LABEL_NONE) first++;
@@ -95,9 +95,15 @@ static Status offline_rows_keep(Reading *reading, const json_t *json, const Enco
     double *rewards = arena_zero(rows->arena, (size_t)n * sizeof *rewards);
     if (!ids || !trained || !rewards) return ST_RESOURCE;
     memcpy(ids, encoding->ids.data, end * sizeof *ids);
-    OfflineRow row = {.prompt = {.ids = {ids, first, first}}, .ids = ids + first, .trained = trained, .n = n};
+    OfflineRow row = {.prompt = {.ids = {ids, first, first}},
+                      .ids = ids + first,
+                      .trained = trained,
+                      .n = n,
+                      .file = given->file,
+                      .unit = given->unit,
+                      .place = (int64_t)given->line};
     for (int64_t t = 0; t < n; t++) row.n_trained += trained[t] = encoding->labels.data[first + (size_t)t] != LABEL_NONE;
-    TRY(read_rewards(json, &row, rewards));
+    TRY(read_rewards(given->json, &row, rewards));
     TRY(array_grow(&rows->items, &rows->cap, rows->n + 1, sizeof *rows->items, "rows"));
     rows->items[rows->n++] = row;
     rows->tokens += (int64_t)end;
@@ -126,13 +132,24 @@ static Status read_row(void *context, const DataSource *source, const Row *row) 
     reading->config.padded = row->padded;
     Status status = offline_rows_encode(reading, source, row->json, &encoding);
     if (status == ST_OK) status = offline_rows_fits(reading, &encoding, &dropped);
-    if (status == ST_OK && !dropped) status = offline_rows_keep(reading, row->json, &encoding);
+    if (status == ST_OK && !dropped) status = offline_rows_keep(reading, row, &encoding);
     if (status == ST_OK && !dropped) row_notes_add(&reading->rows->table.notes, &reading->notes, row->file, row->unit, row->line);
     encoding_release(&encoding);
     return status;
 }
 
 /* ---- all rows ---- */
+
+/* As text_pass_rows counts. */
+static int32_t length_of(const void *rows, size_t i) {
+    const OfflineRow *row = &((const OfflineRows *)rows)->items[i];
+    return (int32_t)((int64_t)row->prompt.ids.n + row->n - 1 + row->cut);
+}
+
+static void where_is(const void *rows, size_t i, Str *text) {
+    const OfflineRow *row = &((const OfflineRows *)rows)->items[i];
+    str_printf(text, "%s %s %lld", row->file, row->unit, (long long)row->place);
+}
 
 Status offline_rows_read(const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer, OfflineRows *rows) {
     *rows = (OfflineRows){.arena = arena_new(0)};
@@ -144,6 +161,9 @@ Status offline_rows_read(const Recipe *recipe, const ModelConfig *model, const C
     row_notes_release(&reading.notes);
     TRY(status);
     rows->table.n = rows->n;
+    rows->table.counts.tokens = rows->tokens;
+    rows->table.row_source = (RowSource){rows, length_of, where_is};
+    for (size_t i = 0; i < rows->n; i++) rows->table.longest = MAX(rows->table.longest, length_of(rows, i));
     if (rows->n == 0 && rows->dropped == 0) return status_fail(ST_INPUT, "the files of 'data.train' hold no rows");
     if (rows->n == 0) return status_fail(ST_INPUT, "all %lld rows of 'data.train' are longer than data.max_length", (long long)rows->dropped);
     rows->mean_reward /= (double)rows->n;

@@ -18,13 +18,15 @@ typedef struct OfflineRow {
     const double *rewards; /* (n): 0 where there is none */
     int64_t n, n_trained;
     bool cut; /* column `truncated` */
+    const char *file, *unit;
+    int64_t place; /* of the row: number of its `unit` in the file */
 } OfflineRow;
 typedef struct OfflineRows {
     OfflineRow *items;
     size_t n, cap;
     int64_t tokens, trained_tokens, longest, dropped; /* dropped: rows longer than data.max_length, with data.truncation: drop */
     double mean_reward;                               /* mean over rows of the sum of their rewards */
-    Dataset table;                                    /* for DataOrder */
+    Dataset table;                                    /* for DataPlan */
     Arena *arena;
 } OfflineRows;
 /* Reads all rows of data.train. ST_INPUT with file and line: no reward, or a number of rewards that is neither that of tokens nor of turns; no

@@ -107,8 +107,8 @@ const char *onednn_version(void);
 
 /* ---- products of memory that is not in tensors ---- */
 
-/* The packed copy of a constant weight, owned by host/gemm.c; NULL = none. Without memory of its own (a quantised weight): each tile is packed when it
- * is used. */
+/* The packed copy of a constant weight, owned by host/gemm.c; NULL = none. Without memory of its own (a quantised weight), each tile is packed when
+ * it is used. */
 typedef struct PackedTiles PackedTiles;
 
 /* C (m, n) = alpha * op(A) op(B) + beta * D with products in `dtype`, f32 or bf16. D is C itself unless given; it is not read when beta is 0. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Codes of quantised weights as kernels read them.
  *
- * A weight of a dtype with blocks (quant_formats.def) needs nothing else. A weight whose statistics lie apart, or cross its rows, has the dtype PACKED,
- * and the `elements` of its tensor are a Packing: the place of codes and statistics, and the function that reads them.
+ * A weight of a dtype with blocks (quant_formats.def) needs nothing else. A weight whose statistics lie apart, or cross its rows, has the dtype
+ * PACKED, and the `elements` of its tensor are a Packing: the place of codes and statistics, and the function that reads them.
  *
  *     Packing *packing = packing_of_four_bits(arena, &codes, count);        // NF4; the arrays of `codes` stay the caller's
  *     Tensor *weight = tensor_packed(arena, device, 2, shape, packing);

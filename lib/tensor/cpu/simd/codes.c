@@ -22,36 +22,51 @@ static inline void q8_0_unit(const uint8_t *block, int u, float *restrict values
     for (int i = 0; i < UNIT; i++) values[i] = (float)(int8_t)block[2 + i] * d;
 }
 
+/* 32 elements, scale * (code - offset) + min: codes are the low halves of 16 bytes, then the high ones; bit i of `fifth` is the fifth bit of
+ * element i. */
+static inline __attribute__((always_inline)) void halves_scaled(const uint8_t *bytes, uint32_t fifth, int offset, float scale, const bool has_min,
+                                                                float min, float *restrict values) {
+#if defined(__AVX2__)
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+#pragma GCC unroll 4
+    for (int i = 0; i < UNIT; i += 8) {
+        __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(bytes + i % 16)));
+        codes = i < UNIT / 2 ? _mm256_and_si256(codes, _mm256_set1_epi32(15)) : _mm256_srli_epi32(codes, 4);
+        __m256i high = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32((int32_t)(fifth >> i)), lanes), _mm256_set1_epi32(1));
+        codes = _mm256_sub_epi32(_mm256_or_si256(codes, _mm256_slli_epi32(high, 4)), _mm256_set1_epi32(offset));
+        __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(codes), _mm256_set1_ps(scale));
+        _mm256_storeu_ps(values + i, has_min ? _mm256_add_ps(scaled, _mm256_set1_ps(min)) : scaled);
+    }
+#else
+    for (int i = 0; i < UNIT; i++) {
+        float scaled = (float)(((bytes[i % 16] >> (i / 16 * 4) & 15) | (int)(fifth >> i & 1) << 4) - offset) * scale;
+        values[i] = has_min ? scaled + min : scaled;
+    }
+#endif
+}
+
 static inline void q4_0_unit(const uint8_t *block, int u, float *restrict values) {
-    float d = half_of(block);
     (void)u;
-    for (int i = 0; i < UNIT / 2; i++) values[i] = (float)((block[2 + i] & 15) - 8) * d;
-    for (int i = 0; i < UNIT / 2; i++) values[i + UNIT / 2] = (float)((block[2 + i] >> 4) - 8) * d;
+    halves_scaled(block + 2, 0, 8, half_of(block), false, 0, values);
 }
 
 static inline void q4_1_unit(const uint8_t *block, int u, float *restrict values) {
-    float d = half_of(block), m = half_of(block + 2);
     (void)u;
-    for (int i = 0; i < UNIT / 2; i++) values[i] = (float)(block[4 + i] & 15) * d + m;
-    for (int i = 0; i < UNIT / 2; i++) values[i + UNIT / 2] = (float)(block[4 + i] >> 4) * d + m;
+    halves_scaled(block + 4, 0, 0, half_of(block), true, half_of(block + 2), values);
 }
 
 static inline void q5_0_unit(const uint8_t *block, int u, float *restrict values) {
-    float d = half_of(block);
     uint32_t fifth;
     (void)u;
     memcpy(&fifth, block + 2, sizeof fifth);
-    for (int i = 0; i < UNIT / 2; i++) values[i] = (float)(((block[6 + i] & 15) | (int)(fifth >> i & 1) << 4) - 16) * d;
-    for (int i = 0; i < UNIT / 2; i++) values[i + UNIT / 2] = (float)((block[6 + i] >> 4 | (int)(fifth >> (i + UNIT / 2) & 1) << 4) - 16) * d;
+    halves_scaled(block + 6, fifth, 16, half_of(block), false, 0, values);
 }
 
 static inline void q5_1_unit(const uint8_t *block, int u, float *restrict values) {
-    float d = half_of(block), m = half_of(block + 2);
     uint32_t fifth;
     (void)u;
     memcpy(&fifth, block + 4, sizeof fifth);
-    for (int i = 0; i < UNIT / 2; i++) values[i] = (float)((block[8 + i] & 15) | (int)(fifth >> i & 1) << 4) * d + m;
-    for (int i = 0; i < UNIT / 2; i++) values[i + UNIT / 2] = (float)(block[8 + i] >> 4 | (int)(fifth >> (i + UNIT / 2) & 1) << 4) * d + m;
+    halves_scaled(block + 8, fifth, 0, half_of(block), true, half_of(block + 2), values);
 }
 
 static inline void q2_k_unit(const uint8_t *block, int u, float *restrict values) {

@@ -77,9 +77,105 @@ static void lines_sum(const Operand *b, float scale, int64_t col, const Product 
                    sums + i * width * SKINNY_COLS, SKINNY_COLS);
 }
 
+/* ---- codes that become the lanes of a vector ---- */
+
+static inline Vec rounded_to_bf16(Vec value) {
+    VecBits bits = (VecBits)value, nan = (bits & 0x7fffffff) > 0x7f800000, rounded = bits + 0x7fff + ((bits >> 16) & 1);
+    return (Vec)(((nan & (bits | 0x400000)) | (~nan & rounded)) & (int32_t)0xffff0000);
+}
+
+/* The scales of a block of each of VEC_FLOATS lines. */
+static inline Vec block_scales(const char *b, int64_t line) {
+    enum { AHEAD = 512 };
+    int32_t scales[VEC_FLOATS];
+    for (int i = 0; i < VEC_FLOATS; i++, b += line) {
+        uint16_t half;
+        memcpy(&half, b, sizeof half);
+        scales[i] = half;
+        __builtin_prefetch(b + AHEAD);
+    }
+    VecBits bits;
+    memcpy(&bits, scales, sizeof bits);
+    return halves_widened(bits);
+}
+
+/* q8_0, and q4_0 (`halves`): a word of a line has four codes, which are widened as bf16 is, so that no value goes through memory. Adds the products
+ * of `rows` rows with `vectors` vectors of lines of `depth` elements, whole blocks. */
+static inline __attribute__((always_inline)) void blocks_multiply(const int rows, const int vectors, const bool halves, const bool rounds,
+                                                                  int64_t depth, const float *a, const char *b, int64_t line, float *sums) {
+    enum { BLOCK = 32, SCALE = 2 };
+    const int bytes = halves ? BLOCK / 2 : BLOCK, codes = halves ? BLOCK : TRANSPOSE_BYTES; /* codes of a piece */
+    Vec sum[SKINNY_MOST][2], scale[2];
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) sum[r][v] = *(const VecInMemory *)(sums + r * SKINNY_COLS + v * VEC_FLOATS);
+    for (; depth > 0; depth -= BLOCK, b += SCALE + bytes) {
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) scale[v] = block_scales(b + v * VEC_FLOATS * line, line);
+        for (int piece = 0; piece < bytes; piece += TRANSPOSE_BYTES) {
+            VecBits words[2][TRANSPOSE_WORDS];
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++) {
+                TransposeLines lines = transpose_lines(b + SCALE + piece + v * VEC_FLOATS * line, line);
+                transpose_piece(&lines, words[v]);
+            }
+#pragma GCC unroll 32
+            for (int k = 0; k < codes; k++, a += rows)
+#pragma GCC unroll 2
+                for (int v = 0; v < vectors; v++) {
+                    VecBits word = words[v][k % TRANSPOSE_BYTES / 4];
+                    VecBits code = halves ? ((word >> (k % 4 * 8 + k / 16 * 4)) & 15) - 8 : word << (24 - k % 4 * 8) >> 24;
+                    Vec value = __builtin_convertvector(code, Vec) * scale[v];
+                    if (rounds) value = rounded_to_bf16(value);
+#pragma GCC unroll 24
+                    for (int r = 0; r < rows; r++) sum[r][v] += a[r] * value;
+                }
+        }
+    }
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) *(VecInMemory *)(sums + r * SKINNY_COLS + v * VEC_FLOATS) = sum[r][v];
+}
+
+/* The same for SKINNY_COLS lines. */
+static inline __attribute__((always_inline)) void blocks_lines(const int rows, const bool halves, const bool rounds, int64_t depth, const float *a,
+                                                               const char *b, int64_t line, float *sums) {
+    const int vectors = rows <= SKINNY_TWO ? 2 : 1;
+    for (int v = 0; v < 2; v += vectors)
+        blocks_multiply(rows, vectors, halves, rounds, depth, a, b + v * VEC_FLOATS * line, line, sums + v * VEC_FLOATS);
+}
+
+#define BLOCKS_ROWS(n) \
+    case n: blocks_lines(n, halves, rounds, depth, a, b, line, sums); return true
+static inline __attribute__((always_inline)) bool blocks_rows(int64_t rows, const bool halves, const bool rounds, int64_t depth, const float *a,
+                                                              const char *b, int64_t line, float *sums) {
+    switch (rows) {
+        BLOCKS_ROWS(1);
+        BLOCKS_ROWS(2);
+        BLOCKS_ROWS(4);
+        BLOCKS_ROWS(8);
+    default: return false;
+    }
+}
+#undef BLOCKS_ROWS
+
+/* Adds the products of all rows with SKINNY_COLS lines from column `col` on, if the format and the numbers of rows and lines allow it. */
+static bool blocks_sum(const Operand *b, float scale, int64_t col, const Product *p, int64_t k, const float *a, float *sums) {
+    int64_t step = part_rows(p->m), first = b->first + col * b->ld;
+    bool halves = b->dtype == DT_Q4_0, possible = step == p->m && scale == 1 && col + SKINNY_COLS <= p->n && (b->dtype == DT_Q8_0 || halves);
+    if (!possible) return false;
+    const char *at = (const char *)b->data + dtype_bytes(b->dtype, first);
+    int64_t line = (int64_t)dtype_bytes(b->dtype, b->ld), width = skinny_width(step);
+    if (halves) return b->rounds ? blocks_rows(width, true, true, k, a, at, line, sums) : blocks_rows(width, true, false, k, a, at, line, sums);
+    return b->rounds ? blocks_rows(width, false, true, k, a, at, line, sums) : blocks_rows(width, false, false, k, a, at, line, sums);
+}
+
 /* The same for a quantised weight, whose values are made piece by piece, and stay in the first-level cache until all rows have used them. */
 static void codes_sum(const Operand *b, float scale, int64_t col, const Product *p, int64_t k, const float *a, float *sums) {
     enum { PIECE = 4096 / SKINNY_COLS };
+    if (blocks_sum(b, scale, col, p, k, a, sums)) return;
     _Alignas(64) float lines[SKINNY_COLS * PIECE];
     int64_t step = part_rows(p->m), width = skinny_width(step), cols = MIN((int64_t)SKINNY_COLS, p->n - col);
     memset(lines + cols * PIECE, 0, (size_t)((SKINNY_COLS - cols) * PIECE) * sizeof *lines);
