@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of a run: launcher, world, what has to be equal, the end. */
-#include <signal.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -281,7 +280,6 @@ Status ranks_end(Status status) {
     mine.waited_for = waited_for;
     for (int kind = 0; kind < COMM_N_KINDS; kind++) mine.sent[kind] = comm_count(ranks.world, -1, (CommKind)kind).sent;
     Status ended = all ? comm_end(ranks.world, status == ST_INTERRUPTED, &mine, sizeof mine, all) : status_fail(ST_RESOURCE, "no memory");
-    if (ended == ST_OK) signal(SIGTERM, SIG_IGN); /* all is saved; the launcher ends the others when the first one leaves */
     if (ended == ST_OK && status == ST_OK) show_end(all, size, clock_seconds() - ranks.began);
     free(all);
     if (ended == ST_OK) { /* all is saved: a launcher that ends the others after the first one's exit code has nothing to stop */
