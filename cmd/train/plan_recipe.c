@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a recipe asks for, as a task for lib/plan: model, rows of a step, method, machine. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/train/plan_command.h"
 #include "lib/base/file.h"
 #include "lib/base/system.h"
 #include "lib/model/gguf/gguf_model.h"
+#include "lib/tensor/quant/quant.h"
 #include "lib/train/train.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_algorithm.h"
@@ -180,6 +182,29 @@ static Status find_machine(PlanCommand *plan) {
 
 /* ---- model ---- */
 
+/* Bits of a weight in a form of model.quantize: codes, scales, and the scales of scales (nf4 and fp4). */
+static double bits_of(const Recipe *recipe, double in) {
+    const QuantFormat *format = quant_format_named(model_quantize_text(recipe->model_quantize));
+    double block = (double)recipe->model_quantize_block;
+    if (format) return 8 * (double)format->bytes / (double)format->block;
+    if (recipe->model_quantize == MODEL_QUANTIZE_INT8) return 8 + 32 / in;
+    return 4 + (recipe->model_quantize_double ? 8 / block + 32 / (block * FOUR_BIT_NESTED) : 32 / block);
+}
+
+/* Mean bytes of a weight with the linear layers of all layers quantised. */
+static double quantised_bytes(const Recipe *recipe, const PlanModel *model) {
+    double all = plan_parameters(model), bits = 8 * model->stored * all;
+    for (int64_t layer = 0; layer < model->num_hidden_layers; layer++) {
+        PlanMatrix matrices[PLAN_MATRICES];
+        int n = plan_matrices(model, layer, matrices);
+        for (int i = 0; i < n; i++) {
+            double weights = (double)matrices[i].copies * (double)matrices[i].in * (double)matrices[i].out;
+            if (matrices[i].adapted && matrices[i].copies == 1) bits += weights * (bits_of(recipe, (double)matrices[i].in) - 8 * model->stored);
+        }
+    }
+    return bits / 8 / all;
+}
+
 /* Bytes of a stored weight by the headers of the model's files. A folder with config.json alone has the bytes of its dtype. */
 static Status stored_bytes(const char *path, double *bytes) {
     Arena *arena = arena_new(0);
@@ -233,7 +258,9 @@ Status plan_of_recipe(PlanCommand *plan, int64_t ranks) {
     bool all = recipe->lora_target_modules.n == 1 && strcmp(recipe->lora_target_modules.items[0], "all-linear") == 0;
     run->targets = all ? NULL : recipe->lora_target_modules.items;
     run->n_targets = all ? 0 : recipe->lora_target_modules.n;
-    run->frozen_bytes = task->model.stored;
+    run->frozen_bytes = recipe->model_quantize == MODEL_QUANTIZE_NONE ? task->model.stored : quantised_bytes(recipe, &task->model);
+    run->lanes = atof(recipe->parallel_lanes); /* 0 for the words */
+    if (strcmp(recipe->parallel_lanes, "leaves") == 0) run->lanes = (double)run->accumulation;
     run->half = recipe->model_compute == MODEL_COMPUTE_AUTO ? (plan->here ? recipe_compute(recipe) == DT_BF16 : task->machine.half > 0)
                                                             : recipe->model_compute == MODEL_COMPUTE_BF16;
     run->optimizer_states = states_of(recipe);

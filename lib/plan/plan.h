@@ -87,6 +87,7 @@ typedef struct PlanRun {
     int64_t prompts, answers; /* generated in a step: prompts, and answers to each; 0 = none */
     double prompt_tokens, answer_tokens;
     double steps; /* of the run */
+    double lanes; /* parallel.lanes: sums of a step's gradient; 0 = chosen by the layout */
 } PlanRun;
 typedef struct PlanTask {
     PlanModel model;

@@ -157,6 +157,7 @@ static StageCost stage_cost(const PlanTask *task, const PlanLayout *layout, Plan
 
 static double lanes_of(const PlanTask *task, const PlanLayout *layout) {
     double leaves = (double)task->run.accumulation, d = (double)layout->data;
+    if (task->run.lanes > 0) return fmax(task->run.lanes, d);
     if (!adapter(task) && layout->shard >= SHARD_GRADIENTS) return fmax(leaves, d);
     if (!adapter(task)) return exp2(ceil(log2(d)));
     return fmax(exp2(floor(log2(fmin(16, leaves)))), 1);
