@@ -68,8 +68,8 @@ uint64_t model_fingerprint(const Model *model) {
 
 /* ---- the base of an adapter ---- */
 
-/* The SHA-256 of a weight's values. */
-static Status digest_weight(const StoredTensor *stored, char text[SHA256_TEXT]) {
+/* The SHA-256 of a weight's values. The pages of its codes are released again: products read copies of them. */
+static Status digest_weight(const Model *model, const StoredTensor *stored, char text[SHA256_TEXT]) {
     const int64_t width = stored->shape[stored->n_dims - 1], most = MAX((1 << 16) / width, 1) * width;
     float *values = malloc((size_t)most * sizeof *values);
     Status status = values ? ST_OK : status_fail(ST_RESOURCE, "no memory for rows of tensor '%s'", stored->name);
@@ -81,6 +81,8 @@ static Status digest_weight(const StoredTensor *stored, char text[SHA256_TEXT]) 
     }
     free(values);
     sha256_end(&sha, text);
+    if (stored->data) model_drop_pages(model, stored->data, stored->bytes);
+    if (stored->codes) model_drop_pages(model, stored->codes, stored->codes_bytes);
     return status;
 }
 
@@ -92,7 +94,7 @@ Status model_base_digest(const Model *model, char digest[SHA256_TEXT]) {
     for (size_t i = 0; i < model->n_linears; i++) {
         const StoredTensor *stored = stored_find(model, model->linears[i]->path, "weight");
         texts[i][0] = '\0'; /* experts together may be parts of other tensors */
-        int done = stored && stored->known ? (int)digest_weight(stored, texts[i]) : (int)ST_OK;
+        int done = stored && stored->known ? (int)digest_weight(model, stored, texts[i]) : (int)ST_OK;
         worst = MAX(worst, done);
     }
     Sha256 sha = sha256_begin();
