@@ -279,11 +279,11 @@ Status ranks_end(Status status) {
     mine.waited = comm_waited(ranks.world, &waited_for);
     mine.waited_for = waited_for;
     for (int kind = 0; kind < COMM_N_KINDS; kind++) mine.sent[kind] = comm_count(ranks.world, -1, (CommKind)kind).sent;
+    signal(SIGTERM, SIG_IGN); /* this rank's work is saved, and the launcher ends those that are still here when the first one leaves */
     Status ended = all ? comm_end(ranks.world, status == ST_INTERRUPTED, &mine, sizeof mine, all) : status_fail(ST_RESOURCE, "no memory");
     if (ended == ST_OK && status == ST_OK) show_end(all, size, clock_seconds() - ranks.began);
     free(all);
-    if (ended == ST_OK) { /* all is saved: a launcher that ends the others after the first one's exit code has nothing to stop */
-        signal(SIGTERM, SIG_IGN);
+    if (ended == ST_OK) {
         signal(SIGINT, SIG_IGN);
         return failure_restore(&own);
     }
