@@ -16,8 +16,8 @@
 /* The longest pass of policy gradients, unless train.batch_tokens says more; a group of answers is never cut. */
 enum { PASS_TOKENS = 1024, LARGE_PASS_TOKENS = 2048 };
 #define USUAL_DISK 2e9
-/* Steps reach this share of the speed that products alone reach: they also wait for memory between products. */
-#define HERE_EFFICIENCY .85
+/* Steps reach this share of the speed that products alone reach: they also wait for memory between products. Measured: docs/plan.md. */
+#define HERE_EFFICIENCY .78
 
 /* ---- rows ---- */
 
@@ -102,7 +102,7 @@ static Status plan_pairs(PlanCommand *plan) {
     static const char without_reference[] = "orpo simpo cpo";
     plan->kind = "preferences";
     /* Its log-probabilities are computed before training, so its weights need no memory. */
-    if (!text_among(without_reference, ' ', recipe->rl_algorithm)) run->forward_passes = 1;
+    if (!text_among(without_reference, ' ', recipe->rl_algorithm)) run->first_passes = 1;
     return plan_rows(plan, 2);
 }
 
@@ -275,7 +275,8 @@ Status plan_of_recipe(PlanCommand *plan, int64_t ranks) {
 /* ---- the whole run ---- */
 
 double plan_run_seconds(const PlanCommand *plan, const PlanLayout *layout) {
-    return plan->run_tokens / plan_step_tokens(&plan->task.run) * layout->step_seconds + plan->search.load_seconds;
+    double steps = plan->run_tokens / plan_step_tokens(&plan->task.run), epochs = fmax(plan->recipe->train_epochs, 1);
+    return steps * layout->step_seconds + plan->task.run.first_passes * steps / epochs * layout->seconds.forward + plan->search.load_seconds;
 }
 
 double plan_run_cost(const PlanCommand *plan, const PlanLayout *layout) {

@@ -82,6 +82,7 @@ typedef struct PlanRun {
     double optimizer_states; /* numbers that the optimiser keeps for a parameter: 2 for AdamW */
     PlanKeep keep;
     double forward_passes;    /* number of further forward passes over the step's rows: of a reference, of the policy before a step */
+    double first_passes;      /* forward passes over all rows before the first step: of a reference */
     bool reference_weights;   /* the reference has weights of its own */
     double passes;            /* times that the step's rows are learned from */
     int64_t prompts, answers; /* generated in a step: prompts, and answers to each; 0 = none */
@@ -162,5 +163,6 @@ double plan_layer_activations(const PlanTask *task, PlanRank rank, double tokens
 double plan_layer_kept(const PlanTask *task, PlanRank rank, double tokens);        /* those of them that are kept until the backward pass */
 double plan_other_activations(const PlanTask *task, PlanRank rank, double tokens); /* outside layers: the residual stream, short-lived gradients */
 double plan_scratch(const PlanTask *task, double tokens);                          /* logits and the workspace of kernels */
+double plan_head_kept(const PlanTask *task, double tokens); /* probabilities of a trained head that are kept for the backward pass */
 
 #endif

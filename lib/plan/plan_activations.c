@@ -75,6 +75,13 @@ double plan_other_activations(const PlanTask *task, PlanRank rank, double tokens
            tokens * (element(task) * (3 * w.ffn + 3 * w.hidden + 2 * w.queries + 2 * w.keys) + 4 * (4 * w.hidden + (double)task->model.head_dim));
 }
 
+/* Whole blocks of 2048 rows, that take no more memory than the head's weights, gradient and averages (op_token_logprobs). */
+double plan_head_kept(const PlanTask *task, double tokens) {
+    const double block = 2048, most = floor(16 * (double)task->model.hidden_size / element(task) / block) * block;
+    if (task->run.lora_rank > 0 || task->run.keep != KEEP_ALL) return 0;
+    return fmin(tokens <= block ? tokens : floor(tokens / block) * block, most) * (double)task->model.vocab_size * element(task);
+}
+
 /* The head is computed for 1024 rows at a time, 512 where entropies are computed too, in tiles of 2048 columns; the rest is for each column of the
  * vocabulary. */
 double plan_scratch(const PlanTask *task, double tokens) {

@@ -195,7 +195,7 @@ static PlanMemory stage_memory(const PlanTask *task, const PlanLayout *layout, c
     if (adapter(task)) memory.frozen = cost->parameters * task->run.frozen_bytes / (layout->shard == SHARD_WEIGHTS ? d : 1);
     memory.activations = layers * kept * part + (task->run.keep == KEEP_ALL ? 0 : full - part) + plan_other_activations(task, rank, tokens) +
                          inputs * tokens * (double)task->model.hidden_size * 4;
-    if (cost->stage.head) memory.logits = plan_scratch(task, tokens);
+    if (cost->stage.head) memory.logits = plan_scratch(task, tokens) + plan_head_kept(task, tokens);
     if (d > 1) memory.buckets = fmin(2 * BUCKET, 8 * cost->trained);
     if (layout->shard == SHARD_WEIGHTS && d > 1) memory.gathered = 2 * cost->parameters / fmax(layers, 1) * weight_bytes(task);
     if (task->run.prompts > 0) memory.cache = sampling_memory(task, layout);
