@@ -278,6 +278,7 @@ static Status quantise_all(Quantising *work) {
     for (size_t i = 0; i < files->n; i++) {
         work_at("quantising the model, tensors", i, files->n);
         TRY(add_stored(work, &files->tensors[i]));
+        model_drop_pages(work->model, files->tensors[i].data, files->tensors[i].bytes); /* the original never counts as memory of the run */
     }
     work_end("quantising the model, tensors");
     return ST_OK;
@@ -314,7 +315,10 @@ static Status write_weights(const Quantising *work, const char *path) {
     TRY(safetensors_writer_new(path, &writer));
     qsort(work->tensors, work->n, sizeof *work->tensors, by_element);
     for (size_t i = 0; i < work->n; i++) safetensors_declare_as(writer, &work->tensors[i]);
-    for (size_t i = 0; i < work->n && !safetensors_failed(writer); i++) safetensors_write(writer, work->tensors[i].data, work->tensors[i].bytes);
+    for (size_t i = 0; i < work->n && !safetensors_failed(writer); i++) {
+        safetensors_write(writer, work->tensors[i].data, work->tensors[i].bytes);
+        model_drop_pages(work->model, work->tensors[i].data, work->tensors[i].bytes);
+    }
     return safetensors_commit(writer);
 }
 
