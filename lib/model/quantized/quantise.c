@@ -372,11 +372,29 @@ static uint64_t hash_copies(const char *from, Arena *arena, uint64_t hash) {
     return hash;
 }
 
+/* The pages of the file are released piece by piece: they are not memory of the run. */
+static uint64_t hash_mapping(const Mapping *mapping, uint64_t seed) {
+    const size_t most = (size_t)64 << 20;
+    XXH3_state_t *state = XXH3_createState();
+    if (!state || XXH3_64bits_reset_withSeed(state, seed) != XXH_OK) { /* no memory for the state */
+        XXH3_freeState(state);
+        return XXH3_64bits_withSeed(mapping->data, mapping->size, seed);
+    }
+    for (size_t at = 0; at < mapping->size; at += most) {
+        const size_t end = MIN(at + most, mapping->size);
+        XXH3_64bits_update(state, mapping->data + at, end - at);
+        file_drop_pages(mapping, at, end);
+    }
+    uint64_t hash = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return hash;
+}
+
 Status quantise_name(const char *from, const Quantise *how, Arena *arena, const char **name) {
     WeightFile *files;
     TRY(weight_file_open(from, &files));
     uint64_t hash = hash_text(how->form, hash_copies(from, arena, 0));
-    for (size_t i = 0; i < files->n_files; i++) hash = XXH3_64bits_withSeed(files->mappings[i].data, files->mappings[i].size, hash);
+    for (size_t i = 0; i < files->n_files; i++) hash = hash_mapping(&files->mappings[i], hash);
     weight_file_close(files);
     const bool four = strcmp(how->form, "nf4") == 0 || strcmp(how->form, "fp4") == 0;
     const int64_t more[2] = {four && how->nested, four ? how->block : 0};
