@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune serve: a model and its adapters behind OpenAI's endpoints. */
+/* tune serve: answers OpenAI's requests with a model and its adapters. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -131,7 +131,7 @@ bool show_training_result(const RecipeCommand *job, const TrainResult *result, c
 
 /* ---- what to do next ---- */
 
-/* The base that the adapter belongs to: with model.quantize it is kept beside the run. */
+/* The base that the adapter belongs to: with model.quantize a directory next to that of the run. */
 static void append_base(Str *text, const Recipe *recipe) {
     Arena *arena = arena_new(0);
     const char *adapter = arena ? path_join(arena, recipe->output, "adapter") : NULL, *base = NULL;

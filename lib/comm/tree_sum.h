@@ -3,7 +3,7 @@
  * at powers of two, and a node without right half is its left half. 5 lanes: ((0 + 1) + (2 + 3)) + 4. A lane without a value is -0.0 in all
  * elements, since x + -0.0 is x for every x, also for -0.0.
  *
- * The serial form is a counter of partial sums. After the lanes 0 .. j - 1 it keeps one sum for each bit that is set in j: bit l stands for a node of
+ * The serial form is a counter of partial sums. After the lanes 0 .. j - 1 it keeps one sum for each bit that is set in j: bit l is a node of
  * 2^l lanes. So `j` says all about `kept`.
  *
  *     float *kept[TREE_LEVELS];                              // tree_levels(n_lanes) arrays of n elements

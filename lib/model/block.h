@@ -30,7 +30,7 @@
 typedef struct BlockBuilder {
     Model *model;
     int64_t layer;
-    int64_t index;      /* stands for '*' in names of parts: "mlp.experts.*.up_proj" */
+    int64_t index;      /* replaces '*' in names of parts: "mlp.experts.*.up_proj" */
     bool sparse, fixed; /* of the modules that are added: see Module */
     Status status;      /* the first failure */
 } BlockBuilder;
@@ -115,7 +115,7 @@ typedef struct LatentForm {
     const char *q_a, *q_norm, *q_b;
     const char *kv_a, *kv_norm, *kv_b, *o;
 } LatentForm;
-/* Gated MLPs of which a router chooses some for each token (ModelConfig.experts), and one that all tokens pass. A checkpoint has tensors for each
+/* Gated MLPs, some of which a router chooses for each token (ModelConfig.experts), and one that all tokens pass. A checkpoint has tensors for each
  * expert, or tensors of all of them (`together`). */
 typedef struct ExpertsForm {
     const char *router;

@@ -156,7 +156,7 @@ struct Job {
     bool (*work)(Server *server, Job *job);
     Answer *answer; /* NULL: none */
     json_t *body;
-    Ids *ids; /* of `work`: n_ids texts, of which n_worked are done */
+    Ids *ids; /* of `work`: n_ids texts; the first n_worked are done */
     size_t n_ids, n_worked;
     JsonWriter written; /* the part of the answer that is there */
 };

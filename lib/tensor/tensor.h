@@ -503,7 +503,7 @@ void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
  * the device's fault. */
 Status tape_backward(Tape *tape);
 
-/* Work beside the ops of a tape, such as sending gradients that are complete. */
+/* Work between the ops of a tape, such as sending gradients that are complete. */
 typedef struct TapeWatch {
     void *context;
     void (*ready)(void *context, Tensor *tensor); /* no further op adds to the gradient of this tensor, which was made outside the tape */

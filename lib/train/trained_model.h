@@ -21,9 +21,9 @@ Status trained_model_open_scores(const Recipe *recipe, Runtime runtime, Model **
 /* Opens a second adapter on the weights of `model`, which must have been opened by the recipe's lora section (see model_share_weights): a new one,
  * or model.adapter trained further. ST_CONFIG, ST_INPUT, ST_RESOURCE. */
 Status trained_model_share_weights(const Recipe *recipe, const Model *model, Model **twin);
-/* Writes the quantised base of model.quantize beside the run, as a directory that every command opens, unless it is there: its name has a hash of the
- * model's files and of the keys. trained_model_open then loads it. Does nothing without model.quantize or `output`. Fails as recipe_quantise and
- * quantise_save. */
+/* Writes the quantised base of model.quantize as a directory next to that of the run, which every command opens, unless it is there: its name has a
+ * hash of the model's files and of the keys. trained_model_open then loads it. Does nothing without model.quantize or `output`. Fails as
+ * recipe_quantise and quantise_save. */
 Status trained_base_prepare(const Recipe *recipe);
 /* The directory of the base that the adapter in `adapter`, a result of the recipe, was trained on: model.path, or with model.quantize the base that
  * adapter_config.json names. In `arena`. ST_INPUT, ST_RESOURCE. */

@@ -69,7 +69,7 @@ static Status copy_of(Loop *loop, const Tensor *tensor, Tensor **copy) {
     return ST_OK;
 }
 
-/* A state of the optimiser, of which this process may have a part only. */
+/* A state of the optimiser; this process may have only a part of it. */
 static Status add_state(Loop *loop, const char *kind, const Param *param, size_t k, Tensor *state) {
     const char *name = arena_printf(loop->arena, "%s/%s", kind, param->name);
     if (!name) return ST_RESOURCE;

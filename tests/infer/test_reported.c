@@ -59,7 +59,7 @@ static Status said_done(void *context, Completion *c) {
     return ST_OK;
 }
 
-/* One request with `n_top`, and others beside it that have none. */
+/* One request with `n_top`, and others at the same time that have none. */
 static void say(const SampleConfig *sample, int64_t n_top, size_t mates, Said *said) {
     GenerateHandle handle;
     *said = (Said){0};

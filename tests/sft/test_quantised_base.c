@@ -104,7 +104,7 @@ TEST(lora_on_nf4_equals_peft) {
     golden_run("llama-nf4-dora", "golden/deploy/hfquant/bnb-nf4-double", "none", "");
 }
 
-/* The same curves from the plain model, and the base that the run keeps, in a folder beside it. */
+/* The same curves from the plain model, and the base that the run keeps in its parent folder. */
 TEST(quantised_while_loading_equals_peft) {
     golden_run("llama-nf4", "golden/models/llama", "nf4", "");
     check_ok(dir_remove(temp_file(test_folder, "nf4")));

@@ -26,7 +26,7 @@ static bool has_pair(const Model *model, const WeightFile *files, const LoraConf
 }
 
 static Status find_pairs(Model *model, const char *dir) {
-    static LoraBranch pair; /* stands for any */
+    static LoraBranch pair; /* an example of any */
     AdapterSettings settings;
     WeightFile *files;
     const char *weights = path_join(model->arena, dir, "adapter_model.safetensors");

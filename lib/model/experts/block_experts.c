@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* experts: a router, gated MLPs of which it chooses some for each token, and a gated MLP that all tokens pass.
+/* experts: a router, gated MLPs, some of which it chooses for each token, and a gated MLP that all tokens pass.
  *
  * Each expert has linear layers of its own, with a branch each; and the layers of all experts together are linear layers too, to which
  * target_parameters of an adapter belong. Gate and up together are one such layer, as PEFT has it, also where the checkpoint has them apart. */

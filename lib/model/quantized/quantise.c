@@ -121,7 +121,7 @@ static void block_piece(const Piece *piece, int64_t at, int64_t n, const float *
     piece->format->write(values, n, NULL, piece->codes + (size_t)(at / piece->format->block) * (size_t)piece->format->bytes);
 }
 
-/* Pieces of `step` elements, of which only the last may be shorter. */
+/* Pieces of `step` elements; only the last may be shorter. */
 static Status each_piece(const Piece *piece, int64_t step, void (*quantise)(const Piece *piece, int64_t at, int64_t n, const float *values)) {
     const StoredTensor *weight = piece->weight;
     bool full = false, odd = false;
