@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* LoRA adapters: PEFT's files read, their logits and gradients, and what is written back. */
 #include "tests/support/check.h"
+#include "tests/support/model_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,97 +19,7 @@ static const char tiny_config[] =
     "{\"model_type\": \"llama\", \"vocab_size\": 37, \"hidden_size\": 24, \"intermediate_size\": 20, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
     " \"num_key_value_heads\": 2, \"tie_word_embeddings\": true}";
 
-/* ---- running a model ---- */
-
-typedef struct Run {
-    Model *model;
-    Tape *tape;
-    int32_t ids[256];
-    Segment segment;
-    ModelBatch batch;
-} Run;
-
-static void run_open(Run *run, const char *dir, const Device *device, DType compute) {
-    memset(run, 0, sizeof *run);
-    check_ok(model_load(dir, &(ModelOptions){.device = device, .compute = compute}, &run->model));
-    run->tape = tape_new(device, compute, 0);
-}
-
-static void run_close(Run *run) {
-    tape_free(run->tape);
-    model_free(run->model);
-}
-
-static void run_ids(Run *run, int64_t n) {
-    tape_reset(run->tape);
-    run->segment = (Segment){.end = n, .parent = -1};
-    run->batch = (ModelBatch){.ids = run->ids, .layout = {.n_tokens = n, .n_segments = 1, .segments = &run->segment}};
-}
-
-static Tensor *ids_tensor(Tape *tape, const int32_t *ids, int64_t n) {
-    Tensor *tensor = tensor_new(tape_arena(tape), tape_device(tape), DT_I32, 1, &n);
-    memcpy(tensor->elements, ids, (size_t)n * sizeof *ids);
-    return tensor;
-}
-
-static double *run_logits(Run *run, size_t *count) {
-    int64_t n = run->batch.layout.n_tokens;
-    int32_t rows[256];
-    for (int64_t i = 0; i < n; i++) rows[i] = (int32_t)i;
-    Tensor *logits = model_logits(run->model, run->tape, model_forward(run->model, run->tape, &run->batch), ids_tensor(run->tape, rows, n)).logits;
-    check_ok(tape_status(run->tape));
-    *count = (size_t)tensor_count(logits);
-    double *values = malloc(*count * sizeof *values);
-    tensor_read(logits, values);
-    return values;
-}
-
-/* Adds the gradient of the summed -log p / n_total of the next tokens; returns the sum. */
-static double run_backward(Run *run, double n_total) {
-    int64_t n = run->batch.layout.n_tokens - 1;
-    int32_t rows[256];
-    double seed[256], loss = 0;
-    for (int64_t i = 0; i < n; i++) rows[i] = (int32_t)i;
-    Tensor *hidden = model_forward(run->model, run->tape, &run->batch);
-    Tensor *logprob = op_token_logprobs(run->tape, hidden, run->model->head, ids_tensor(run->tape, rows, n), ids_tensor(run->tape, run->ids + 1, n),
-                                        &run->model->logprob)
-                          .logprob;
-    check_ok(tape_status(run->tape));
-    for (int64_t i = 0; i < n; i++) {
-        loss -= tensor_get(logprob, i) / n_total;
-        seed[i] = -1 / n_total;
-    }
-    tensor_seed_grad(run->tape, logprob, seed);
-    check_ok(tape_backward(run->tape));
-    return loss;
-}
-
-static int64_t stored_ids(const WeightFile *set, int s, int32_t *ids) {
-    const StoredTensor *stored = weight_file_find(set, s ? "seq1.input_ids" : "seq0.input_ids");
-    assert_non_null(stored);
-    for (int64_t i = 0; i < stored->count; i++) ids[i] = (int32_t)stored_get(stored, i);
-    return stored->count;
-}
-
-static void check_stored(const char *what, const double *got, const WeightFile *set, const char *name, double tolerance) {
-    const StoredTensor *stored = weight_file_find(set, name);
-    if (!stored) fail_msg("no '%s'", name);
-    size_t count = (size_t)stored->count;
-    double *want = malloc(count * sizeof *want);
-    for (size_t i = 0; i < count; i++) want[i] = stored_get(stored, (int64_t)i);
-    char label[256];
-    snprintf(label, sizeof label, "%s %s", what, name);
-    check_close_f64(label, got, want, count, tolerance, 0);
-    free(want);
-}
-
 /* ---- against PEFT ---- */
-
-static WeightFile *open_file(const char *dir, const char *name) {
-    WeightFile *set;
-    check_ok(weight_file_open(temp_file(dir, name), &set));
-    return set;
-}
 
 static void check_gradients(const char *name, const Model *model, const WeightFile *grads, double tolerance) {
     size_t n = 0;
@@ -129,29 +40,29 @@ static void check_gradients(const char *name, const Model *model, const WeightFi
 
 static void check_golden(const char *name, const char *adapter, const char *base, const Device *device, DType compute, double logits,
                          double gradients) {
-    Run run;
-    run_open(&run, base, device, compute);
+    ModelRun run;
+    model_run_open(&run, base, device, compute);
     check_ok(adapter_load(run.model, adapter, true));
-    WeightFile *expected = open_file(adapter, "expected.safetensors"), *grads = open_file(adapter, "grads.safetensors");
+    WeightFile *expected = weights_open(adapter, "expected.safetensors"), *grads = weights_open(adapter, "grads.safetensors");
     json_t *json;
     check_ok(json_read_file(temp_file(adapter, "expected.json"), &json));
     double want_loss = json_number_value(json_object_get(json, "loss")), loss = 0;
     json_decref(json);
     int64_t lengths[2] = {stored_ids(expected, 0, run.ids), stored_ids(expected, 1, run.ids)};
     for (int s = 0; s < 2; s++) {
-        run_ids(&run, stored_ids(expected, s, run.ids));
+        model_run_ids(&run, stored_ids(expected, s, run.ids));
         size_t count;
-        double *values = run_logits(&run, &count);
+        double *values = model_run_logits(&run, &count);
         check_stored(name, values, expected, s ? "seq1.logits" : "seq0.logits", logits);
         free(values);
-        run_ids(&run, lengths[s]);
-        loss += run_backward(&run, (double)(lengths[0] + lengths[1] - 2));
+        model_run_ids(&run, lengths[s]);
+        loss += model_run_backward(&run, (double)(lengths[0] + lengths[1] - 2));
     }
     check_close(loss, want_loss, logits);
     check_gradients(name, run.model, grads, gradients);
     weight_file_close(grads);
     weight_file_close(expected);
-    run_close(&run);
+    model_run_close(&run);
 }
 
 TEST(adapters_equal_peft) {
@@ -176,11 +87,11 @@ TEST(round_trips_keep_every_byte) {
         if (!shared_path(path, adapter, sizeof adapter)) skip();
         snprintf(path, sizeof path, "golden/models/%s", goldens[i][1]);
         if (!shared_path(path, base, sizeof base)) skip();
-        Run run;
-        run_open(&run, base, device_cpu(), DT_F32);
+        ModelRun run;
+        model_run_open(&run, base, device_cpu(), DT_F32);
         check_ok(adapter_load(run.model, adapter, false));
         check_ok(adapter_save(run.model, out, "models/base"));
-        WeightFile *before = open_file(adapter, "adapter_model.safetensors"), *after = open_file(out, "adapter_model.safetensors");
+        WeightFile *before = weights_open(adapter, "adapter_model.safetensors"), *after = weights_open(out, "adapter_model.safetensors");
         assert_int_equal(before->n, after->n);
         for (size_t t = 0; t < before->n; t++) {
             const StoredTensor *a = &before->tensors[t], *b = weight_file_find(after, a->name);
@@ -200,7 +111,7 @@ TEST(round_trips_keep_every_byte) {
         arena_free(arena);
         weight_file_close(after);
         weight_file_close(before);
-        run_close(&run);
+        model_run_close(&run);
     }
     temp_dir_remove(dir);
 }
@@ -212,30 +123,30 @@ TEST(other_kinds_of_adapter_are_refused_by_name) {
         skip();
     const char *const cases[][2] = {{embedding, "this kind of adapter is not supported"}, {other, "shape ("}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        Run run;
-        run_open(&run, base, device_cpu(), DT_F32);
+        ModelRun run;
+        model_run_open(&run, base, device_cpu(), DT_F32);
         check_status(adapter_load(run.model, cases[i][0], false), ST_INPUT);
         check_text(cases[i][1]);
-        run_close(&run);
+        model_run_close(&run);
     }
 }
 
 /* ---- with a small model of our own ---- */
 
-static void tiny_open(Run *run, char dir[512], const Device *device, DType compute) {
+static void tiny_open(ModelRun *run, char dir[512], const Device *device, DType compute) {
     temp_dir_make(dir, 512);
     check_ok(model_write_random(dir, tiny_config, DT_F32, 5, 0.3));
-    run_open(run, dir, device, compute);
+    model_run_open(run, dir, device, compute);
     for (int32_t i = 0; i < 12; i++) run->ids[i] = (i * 7) % 37;
-    run_ids(run, 12);
+    model_run_ids(run, 12);
 }
 
 TEST(a_new_adapter_changes_nothing_until_it_is_trained) {
     char dir[512];
-    Run run;
+    ModelRun run;
     tiny_open(&run, dir, device_cpu(), DT_F32);
     size_t count;
-    double *before = run_logits(&run, &count);
+    double *before = model_run_logits(&run, &count);
     const char *saved[] = {"lm_head"};
     LoraConfig config = {.rank = 4, .alpha = 8, .dropout = 0.5, .n_saved = 1, .saved = saved, .lr_ratio = 16};
     check_ok(model_attach_lora(run.model, &config, 1));
@@ -243,7 +154,7 @@ TEST(a_new_adapter_changes_nothing_until_it_is_trained) {
     assert_false(run.model->embed->needs_grad);
     tape_reset(run.tape);
     run.batch.step = (StepContext){.training = true, .seed = 1, .number = 1};
-    double *after = run_logits(&run, &count);
+    double *after = model_run_logits(&run, &count);
     assert_memory_equal(before, after, count * sizeof *after);
     size_t n = 0;
     for (size_t i = 0; i < run.model->params.n; i++) {
@@ -256,7 +167,7 @@ TEST(a_new_adapter_changes_nothing_until_it_is_trained) {
     check_status(model_attach_lora(run.model, &config, 1), ST_CONFIG);
     free(before);
     free(after);
-    run_close(&run);
+    model_run_close(&run);
     temp_dir_remove(dir);
 }
 
@@ -270,18 +181,18 @@ static void randomise_b(const Model *model) {
 
 TEST(dropout_follows_its_key_and_has_the_right_gradient) {
     char dir[512];
-    Run run;
+    ModelRun run;
     tiny_open(&run, dir, device_reference(), DT_F64);
     const char *targets[] = {"q_proj", "down_proj"};
     LoraConfig config = {.rank = 2, .alpha = 4, .dropout = 0.3, .n_targets = 2, .targets = targets, .lr_ratio = 1};
     check_ok(model_attach_lora(run.model, &config, 1));
     randomise_b(run.model);
     size_t count;
-    double *plain = run_logits(&run, &count), *runs[3];
+    double *plain = model_run_logits(&run, &count), *runs[3];
     for (int k = 0; k < 3; k++) {
         tape_reset(run.tape);
         run.batch.step = (StepContext){.training = true, .seed = 1, .number = k == 2 ? 6 : 5};
-        runs[k] = run_logits(&run, &count);
+        runs[k] = model_run_logits(&run, &count);
     }
     assert_memory_equal(runs[0], runs[1], count * sizeof(double));
     assert_memory_not_equal(runs[0], runs[2], count * sizeof(double));
@@ -294,17 +205,17 @@ TEST(dropout_follows_its_key_and_has_the_right_gradient) {
         if (!param->trained) continue;
         params_zero_grad(&run.model->params);
         tape_reset(run.tape);
-        run_backward(&run, 11);
+        model_run_backward(&run, 11);
         double got = tensor_get(param->tensor->grad, 3), value = tensor_get(param->tensor, 3), losses[2];
         for (int side = 0; side < 2; side++) {
             tensor_set(param->tensor, 3, value + (side ? -1e-5 : 1e-5));
             tape_reset(run.tape);
-            losses[side] = run_backward(&run, 11);
+            losses[side] = model_run_backward(&run, 11);
         }
         tensor_set(param->tensor, 3, value);
         check_close(got, (losses[0] - losses[1]) / 2e-5, 1e-8);
     }
-    run_close(&run);
+    model_run_close(&run);
     temp_dir_remove(dir);
 }
 
@@ -319,13 +230,13 @@ TEST(wrong_targets_are_named) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char dir[512];
-        Run run;
+        ModelRun run;
         tiny_open(&run, dir, device_cpu(), DT_F32);
         const char *targets[] = {cases[i].target};
         check_status(model_attach_lora(run.model, &(LoraConfig){.rank = 2, .alpha = 4, .n_targets = 1, .targets = targets}, 1), ST_CONFIG);
         check_text(cases[i].text);
         check_contains(status_hint_text(), cases[i].hint);
-        run_close(&run);
+        model_run_close(&run);
         temp_dir_remove(dir);
     }
 }
@@ -352,7 +263,7 @@ TEST(saved_modules_are_named_as_peft_reads_them) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char dir[512];
-        Run run;
+        ModelRun run;
         LoraConfig config = {.rank = 2, .alpha = 4, .n_saved = cases[i].names[1] ? 2 : 1, .saved = (const char **)cases[i].names}, again;
         tiny_open(&run, dir, device_cpu(), DT_F32);
         check_ok(model_attach_lora(run.model, &config, 1));
@@ -361,11 +272,11 @@ TEST(saved_modules_are_named_as_peft_reads_them) {
         check_ok(adapter_config_read(temp_file(dir, "adapter"), run.model->arena, &again));
         assert_int_equal(again.n_saved, cases[i].written[1] ? 2 : 1);
         for (size_t k = 0; k < again.n_saved; k++) assert_string_equal(again.saved[k], cases[i].written[k]);
-        run_close(&run);
-        run_open(&run, dir, device_cpu(), DT_F32);
+        model_run_close(&run);
+        model_run_open(&run, dir, device_cpu(), DT_F32);
         check_ok(adapter_load(run.model, temp_file(dir, "adapter"), true));
         assert_int_equal(count_saved(run.model), cases[i].n_tensors);
-        run_close(&run);
+        model_run_close(&run);
         temp_dir_remove(dir);
     }
 }
@@ -374,13 +285,13 @@ TEST(saved_modules_are_named_as_peft_reads_them) {
 
 TEST(broken_adapters_are_refused) {
     char dir[512], adapter[600];
-    Run run;
+    ModelRun run;
     tiny_open(&run, dir, device_cpu(), DT_F32);
     snprintf(adapter, sizeof adapter, "%s/adapter", dir);
     LoraConfig config = {.rank = 2, .alpha = 4};
     check_ok(model_attach_lora(run.model, &config, 1));
     check_ok(adapter_save(run.model, adapter, "base"));
-    run_close(&run);
+    model_run_close(&run);
     static const struct {
         const char *config, *words;
     } cases[] = {
@@ -418,28 +329,28 @@ TEST(broken_adapters_are_refused) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         temp_text(adapter, "adapter_config.json", cases[i].config);
-        run_open(&run, dir, device_cpu(), DT_F32);
+        model_run_open(&run, dir, device_cpu(), DT_F32);
         check_status(adapter_load(run.model, adapter, false), ST_INPUT);
         check_text(cases[i].words);
-        run_close(&run);
+        model_run_close(&run);
     }
-    run_open(&run, dir, device_cpu(), DT_F32);
+    model_run_open(&run, dir, device_cpu(), DT_F32);
     check_status(adapter_load(run.model, temp_file(dir, "nowhere"), false), ST_INPUT);
     check_text("no adapter directory");
-    run_close(&run);
+    model_run_close(&run);
     temp_dir_remove(dir);
 }
 
 /* PEFT takes a string of target_modules as a regex; exclude_modules and layers_to_transform leave some of the targets out. */
 TEST(settings_that_choose_layers_are_understood) {
     char dir[512], adapter[600];
-    Run run;
+    ModelRun run;
     tiny_open(&run, dir, device_cpu(), DT_F32);
     snprintf(adapter, sizeof adapter, "%s/adapter", dir);
     LoraConfig config = {.rank = 2, .alpha = 4, .target_regex = ".*\\.1\\..*(q|v)_proj"};
     check_ok(model_attach_lora(run.model, &config, 1));
     check_ok(adapter_save(run.model, adapter, "base"));
-    run_close(&run);
+    model_run_close(&run);
     static const char *const configs[] = {
         "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \".*\\\\.1\\\\..*(q|v)_proj\"}",
         "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"q_proj\", \"v_proj\"], \"layers_to_transform\": [1]}",
@@ -452,37 +363,37 @@ TEST(settings_that_choose_layers_are_understood) {
     };
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         temp_text(adapter, "adapter_config.json", configs[i]);
-        run_open(&run, dir, device_cpu(), DT_F32);
+        model_run_open(&run, dir, device_cpu(), DT_F32);
         check_ok(adapter_load(run.model, adapter, true));
         for (size_t l = 0; l < run.model->n_linears; l++) assert_int_equal(run.model->linears[l]->lora != NULL, l == 7 || l == 9);
         check_ok(adapter_save(run.model, temp_file(dir, "again"), "base"));
         LoraConfig again;
         check_ok(adapter_config_read(temp_file(dir, "again"), run.model->arena, &again));
         for (size_t l = 0; l < run.model->n_linears; l++) assert_int_equal(lora_targets(&again, run.model->linears[l]), l == 7 || l == 9);
-        run_close(&run);
+        model_run_close(&run);
     }
     temp_text(adapter, "adapter_config.json", "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"q_proj\", \"v_proj\"]}");
-    run_open(&run, dir, device_cpu(), DT_F32);
+    model_run_open(&run, dir, device_cpu(), DT_F32);
     check_status(adapter_load(run.model, adapter, true), ST_INPUT);
     check_text("'base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight' is missing");
-    run_close(&run);
+    model_run_close(&run);
     temp_dir_remove(dir);
 }
 
 /* PEFT gives a target no branch where modules_to_save names it too. */
 TEST(a_target_that_is_saved_whole_has_no_branch) {
     char dir[512];
-    Run run;
+    ModelRun run;
     tiny_open(&run, dir, device_cpu(), DT_F32);
     LoraConfig config = {.rank = 2, .n_targets = 1, .targets = (const char *[]){"q_proj"}, .n_saved = 1, .saved = (const char *[]){"up_proj"}};
     check_ok(model_attach_lora(run.model, &config, 1));
     check_ok(adapter_save(run.model, temp_file(dir, "adapter"), "base"));
-    run_close(&run);
+    model_run_close(&run);
     temp_text(temp_file(dir, "adapter"), "adapter_config.json",
               "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"q_proj\", \"up_proj\"], \"modules_to_save\": [\"up_proj\"]}");
-    run_open(&run, dir, device_cpu(), DT_F32);
+    model_run_open(&run, dir, device_cpu(), DT_F32);
     check_ok(adapter_load(run.model, temp_file(dir, "adapter"), false));
-    run_close(&run);
+    model_run_close(&run);
     temp_dir_remove(dir);
 }
 

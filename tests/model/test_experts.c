@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layers of experts: adapters on them in both of PEFT's forms, the forms of checkpoints, the experts that a step reads, and what is refused. */
 #include "tests/support/check.h"
+#include "tests/support/model_run.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,92 +11,6 @@
 #include "lib/model/adapter.h"
 #include "lib/model/model.h"
 #include "lib/model/safetensors.h"
-
-/* ---- running a model ---- */
-
-enum { MOST = 64 };
-typedef struct Run {
-    Model *model;
-    Tape *tape;
-    int32_t ids[MOST], rows[MOST];
-    Segment segment;
-    ModelBatch batch;
-} Run;
-
-static void run_open(Run *run, const char *dir, const Device *device, DType compute) {
-    memset(run, 0, sizeof *run);
-    check_ok(model_load(dir, &(ModelOptions){.device = device, .compute = compute}, &run->model));
-    run->tape = tape_new(device, compute, 0);
-}
-
-static void run_close(Run *run) {
-    tape_free(run->tape);
-    model_free(run->model);
-}
-
-static void run_ids(Run *run, int64_t n) {
-    tape_reset(run->tape);
-    run->segment = (Segment){.end = n, .parent = -1};
-    run->batch = (ModelBatch){.ids = run->ids, .layout = {.n_tokens = n, .n_segments = 1, .segments = &run->segment}, .loads = run->batch.loads};
-    for (int64_t i = 0; i < n; i++) run->rows[i] = (int32_t)i;
-}
-
-static Tensor *ids_tensor(Tape *tape, int32_t *ids, int64_t n) { return tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, ids); }
-
-static double *run_logits(Run *run, size_t *count) {
-    int64_t n = run->batch.layout.n_tokens;
-    Tensor *logits =
-        model_logits(run->model, run->tape, model_forward(run->model, run->tape, &run->batch), ids_tensor(run->tape, run->rows, n)).logits;
-    check_ok(tape_status(run->tape));
-    *count = (size_t)tensor_count(logits);
-    double *values = malloc(*count * sizeof *values);
-    tensor_read(logits, values);
-    return values;
-}
-
-/* Adds the gradient of the summed -log p / n_total of the next tokens; returns the sum. */
-static double run_backward(Run *run, double n_total) {
-    int64_t n = run->batch.layout.n_tokens - 1;
-    double seed[MOST], loss = 0;
-    Tensor *hidden = model_forward(run->model, run->tape, &run->batch);
-    Tensor *logprob = op_token_logprobs(run->tape, hidden, run->model->head, ids_tensor(run->tape, run->rows, n),
-                                        ids_tensor(run->tape, run->ids + 1, n), &run->model->logprob)
-                          .logprob;
-    check_ok(tape_status(run->tape));
-    for (int64_t i = 0; i < n; i++) {
-        loss -= tensor_get(logprob, i) / n_total;
-        seed[i] = -1 / n_total;
-    }
-    tensor_seed_grad(run->tape, logprob, seed);
-    check_ok(tape_backward(run->tape));
-    return loss;
-}
-
-static int64_t stored_ids(const WeightFile *set, int s, int32_t *ids) {
-    const StoredTensor *stored = weight_file_find(set, s ? "seq1.input_ids" : "seq0.input_ids");
-    assert_non_null(stored);
-    assert_true(stored->count <= MOST);
-    for (int64_t i = 0; i < stored->count; i++) ids[i] = (int32_t)stored_get(stored, i);
-    return stored->count;
-}
-
-static void check_stored(const char *what, const double *got, const WeightFile *set, const char *name, double tolerance) {
-    const StoredTensor *stored = weight_file_find(set, name);
-    if (!stored) fail_msg("no '%s'", name);
-    size_t count = (size_t)stored->count;
-    double *want = malloc(count * sizeof *want);
-    for (size_t i = 0; i < count; i++) want[i] = stored_get(stored, (int64_t)i);
-    char label[256];
-    snprintf(label, sizeof label, "%s %s", what, name);
-    check_close_f64(label, got, want, count, tolerance, 0);
-    free(want);
-}
-
-static WeightFile *open_file(const char *dir, const char *name) {
-    WeightFile *set;
-    check_ok(weight_file_open(temp_file(dir, name), &set));
-    return set;
-}
 
 static bool golden_dir(const char *name, char dir[512]) {
     char path[200];
@@ -137,22 +52,22 @@ static void check_gradient(const char *what, const Linear *linear, bool is_b, co
 
 static void check_golden(const char *name, const char *adapter, const char *base, bool with_grads, const Device *device, DType compute,
                          double tolerance, double gradients) {
-    Run run;
-    run_open(&run, base, device, compute);
+    ModelRun run;
+    model_run_open(&run, base, device, compute);
     check_ok(adapter_load(run.model, adapter, true));
-    WeightFile *expected = open_file(adapter, "expected.safetensors");
+    WeightFile *expected = weights_open(adapter, "expected.safetensors");
     int64_t lengths[2] = {stored_ids(expected, 0, run.ids), stored_ids(expected, 1, run.ids)};
     for (int s = 0; s < 2; s++) {
-        run_ids(&run, stored_ids(expected, s, run.ids));
+        model_run_ids(&run, stored_ids(expected, s, run.ids));
         size_t count;
-        double *values = run_logits(&run, &count);
+        double *values = model_run_logits(&run, &count);
         check_stored(name, values, expected, s ? "seq1.logits" : "seq0.logits", tolerance);
         free(values);
-        run_ids(&run, lengths[s]);
-        run_backward(&run, (double)(lengths[0] + lengths[1] - 2));
+        model_run_ids(&run, lengths[s]);
+        model_run_backward(&run, (double)(lengths[0] + lengths[1] - 2));
     }
     if (with_grads) {
-        WeightFile *grads = open_file(adapter, "grads.safetensors");
+        WeightFile *grads = weights_open(adapter, "grads.safetensors");
         size_t n = 0;
         for (size_t i = 0; i < run.model->n_linears; i++) {
             const Linear *linear = run.model->linears[i];
@@ -165,7 +80,7 @@ static void check_golden(const char *name, const char *adapter, const char *base
         weight_file_close(grads);
     }
     weight_file_close(expected);
-    run_close(&run);
+    model_run_close(&run);
 }
 
 TEST(adapters_of_experts_equal_peft) {
@@ -184,11 +99,11 @@ TEST(adapters_of_experts_are_written_as_they_were) {
     snprintf(out, sizeof out, "%s/adapter", dir);
     for (size_t i = 0; i < COUNT_OF(goldens); i++) {
         if (!golden_dir(goldens[i].name, adapter) || !golden_dir(goldens[i].base, base)) skip();
-        Run run;
-        run_open(&run, base, device_cpu(), DT_F32);
+        ModelRun run;
+        model_run_open(&run, base, device_cpu(), DT_F32);
         check_ok(adapter_load(run.model, adapter, false));
         check_ok(adapter_save(run.model, out, "base"));
-        WeightFile *before = open_file(adapter, "adapter_model.safetensors"), *after = open_file(out, "adapter_model.safetensors");
+        WeightFile *before = weights_open(adapter, "adapter_model.safetensors"), *after = weights_open(out, "adapter_model.safetensors");
         assert_int_equal(before->n, after->n);
         for (size_t t = 0; t < before->n; t++) {
             const StoredTensor *a = &before->tensors[t], *b = weight_file_find(after, a->name);
@@ -210,7 +125,7 @@ TEST(adapters_of_experts_are_written_as_they_were) {
         arena_free(arena);
         weight_file_close(after);
         weight_file_close(before);
-        run_close(&run);
+        model_run_close(&run);
     }
     temp_dir_remove(dir);
 }
@@ -245,10 +160,10 @@ static const char tiny_config[] =
     " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 8, \"n_routed_experts\": 6, \"num_experts_per_tok\": 2,"
     " \"moe_intermediate_size\": 10, \"n_shared_experts\": 1, \"first_k_dense_replace\": 1, \"n_group\": 1, \"topk_group\": 1}";
 
-static void tiny_open(Run *run, char dir[512], const LoraConfig *lora) {
+static void tiny_open(ModelRun *run, char dir[512], const LoraConfig *lora) {
     temp_dir_make(dir, 512);
     check_ok(model_write_random(dir, tiny_config, DT_F32, 5, 0.4));
-    run_open(run, dir, device_cpu(), DT_F32);
+    model_run_open(run, dir, device_cpu(), DT_F32);
     if (lora) check_ok(model_attach_lora(run->model, lora, 3));
 }
 
@@ -264,7 +179,7 @@ static size_t with_branch(const Model *model, const char *end, bool expert) {
 /* PEFT 0.21 with transformers 5 makes target_parameters of these names, and leaves dense and shared layers without a pair. */
 TEST(named_projections_get_pairs_in_dense_shared_and_all_experts) {
     char dir[512];
-    Run run;
+    ModelRun run;
     const char *targets[] = {"gate_proj", "up_proj", "down_proj"};
     tiny_open(&run, dir, &(LoraConfig){.rank = 2, .alpha = 4, .n_targets = 3, .targets = targets, .lr_ratio = 1});
     for (int t = 0; t < 3; t++) {
@@ -272,14 +187,14 @@ TEST(named_projections_get_pairs_in_dense_shared_and_all_experts) {
         assert_int_equal(with_branch(run.model, targets[t], false), 2); /* the dense layer's, and the shared expert's */
     }
     assert_int_equal(with_branch(run.model, "mlp.gate", false), 0);
-    run_close(&run);
+    model_run_close(&run);
     temp_dir_remove(dir);
 }
 
 /* all-linear takes routers there. Here neither routers nor experts are trained unless they are named. */
 TEST(all_linear_layers_are_without_routers_and_experts) {
     char dir[512];
-    Run run;
+    ModelRun run;
     tiny_open(&run, dir, &(LoraConfig){.rank = 2, .alpha = 4, .lr_ratio = 1});
     Str text = {0};
     size_t n = 0;
@@ -289,14 +204,14 @@ TEST(all_linear_layers_are_without_routers_and_experts) {
     adapter_describe_rest(run.model, &text);
     assert_string_equal(str_text(&text), "6 gate_proj of experts, 6 up_proj of experts, 6 down_proj of experts, 1 gate");
     str_release(&text);
-    run_close(&run);
+    model_run_close(&run);
     temp_dir_remove(dir);
 }
 
 /* Pairs for each expert are lost there on loading, and dropped by engines. */
 TEST(no_pair_of_an_expert_is_lost) {
     char dir[512], out[600];
-    Run run, again;
+    ModelRun run, again;
     const char *targets[] = {"gate_proj", "up_proj", "down_proj"}, *keys[] = {"experts.3.up_proj"};
     int64_t ranks[] = {4};
     tiny_open(
@@ -314,27 +229,27 @@ TEST(no_pair_of_an_expert_is_lost) {
         n++;
     }
     check_ok(adapter_save(run.model, out, dir));
-    run_open(&again, dir, device_cpu(), DT_F32);
+    model_run_open(&again, dir, device_cpu(), DT_F32);
     check_ok(adapter_load(again.model, out, false));
     for (size_t i = 0; i < again.model->n_linears; i++) n -= again.model->linears[i]->lora != NULL;
     assert_int_equal(n, 0);
     for (int k = 0; k < 12; k++) run.ids[k] = again.ids[k] = k % 7;
-    run_ids(&run, 12);
-    run_ids(&again, 12);
+    model_run_ids(&run, 12);
+    model_run_ids(&again, 12);
     size_t count;
-    double *before = run_logits(&run, &count), *after = run_logits(&again, &count);
+    double *before = model_run_logits(&run, &count), *after = model_run_logits(&again, &count);
     assert_memory_equal(before, after, count * sizeof *before);
     free(before);
     free(after);
-    run_close(&again);
-    run_close(&run);
+    model_run_close(&again);
+    model_run_close(&run);
     temp_dir_remove(dir);
 }
 
 /* Pairs of all experts together, on tensors of each expert: trained, written, read, and merged like a branch of each. */
 TEST(parameters_of_all_experts_are_trained_by_name) {
     char dir[512], out[600];
-    Run run, again;
+    ModelRun run, again;
     const char *parameters[] = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
     const LoraConfig config = {.rank = 3, .alpha = 6, .n_parameters = 2, .parameters = parameters, .only_parameters = true, .lr_ratio = 1};
     tiny_open(&run, dir, &config);
@@ -351,21 +266,21 @@ TEST(parameters_of_all_experts_are_trained_by_name) {
     }
     assert_int_equal(n, 2);
     for (int k = 0; k < 12; k++) run.ids[k] = k % 7;
-    run_ids(&run, 12);
-    run_backward(&run, 11);
+    model_run_ids(&run, 12);
+    model_run_backward(&run, 11);
     double norm = params_grad_norm(&run.model->params);
     assert_true(norm > 0 && isfinite(norm));
     check_ok(adapter_save(run.model, out, dir));
-    run_open(&again, dir, device_cpu(), DT_F32);
+    model_run_open(&again, dir, device_cpu(), DT_F32);
     check_ok(adapter_load(again.model, out, false));
     for (int k = 0; k < 12; k++) again.ids[k] = k % 7;
-    run_ids(&run, 12);
-    run_ids(&again, 12);
+    model_run_ids(&run, 12);
+    model_run_ids(&again, 12);
     size_t count;
-    double *before = run_logits(&run, &count), *after = run_logits(&again, &count);
+    double *before = model_run_logits(&run, &count), *after = model_run_logits(&again, &count);
     assert_memory_equal(before, after, count * sizeof *before);
     free(after);
-    run_close(&again);
+    model_run_close(&again);
     /* the same change as a branch of each expert */
     for (size_t i = 0; i < run.model->n_linears; i++) {
         Linear *linear = run.model->linears[i];
@@ -380,12 +295,12 @@ TEST(parameters_of_all_experts_are_trained_by_name) {
     }
     for (size_t i = 0; i < run.model->n_linears; i++)
         if (run.model->linears[i]->copies) run.model->linears[i]->lora = NULL;
-    run_ids(&run, 12);
-    after = run_logits(&run, &count);
+    model_run_ids(&run, 12);
+    after = model_run_logits(&run, &count);
     check_close_f64("as a branch of each", after, before, count, 0, 0);
     free(before);
     free(after);
-    run_close(&run);
+    model_run_close(&run);
     temp_dir_remove(dir);
 }
 
@@ -393,7 +308,7 @@ TEST(parameters_of_all_experts_are_trained_by_name) {
 
 /* The golden Qwen3-MoE with one tensor for all experts of a layer, gate first. */
 static void write_together(const char *from, const char *dir) {
-    WeightFile *files = open_file(from, "model.safetensors");
+    WeightFile *files = weights_open(from, "model.safetensors");
     SafetensorsWriter *writer;
     check_ok(file_copy(temp_file(from, "config.json"), temp_file(dir, "config.json")));
     check_ok(safetensors_writer_new(temp_file(dir, "model.safetensors"), &writer));
@@ -425,16 +340,16 @@ static void write_together(const char *from, const char *dir) {
 }
 
 static void logits_of(const char *dir, const WeightFile *expected, const char *what, double tolerance) {
-    Run run;
-    run_open(&run, dir, device_cpu(), DT_F32);
+    ModelRun run;
+    model_run_open(&run, dir, device_cpu(), DT_F32);
     for (int s = 0; s < 2; s++) {
-        run_ids(&run, stored_ids(expected, s, run.ids));
+        model_run_ids(&run, stored_ids(expected, s, run.ids));
         size_t count;
-        double *values = run_logits(&run, &count);
+        double *values = model_run_logits(&run, &count);
         check_stored(what, values, expected, s ? "seq1.logits" : "seq0.logits", tolerance);
         free(values);
     }
-    run_close(&run);
+    model_run_close(&run);
 }
 
 TEST(experts_in_one_tensor_are_read_and_written_as_they_were) {
@@ -443,7 +358,7 @@ TEST(experts_in_one_tensor_are_read_and_written_as_they_were) {
     temp_dir_make(dir, sizeof dir);
     snprintf(out, sizeof out, "%s/saved", dir);
     write_together(golden, dir);
-    WeightFile *expected = open_file(golden, "expected.safetensors");
+    WeightFile *expected = weights_open(golden, "expected.safetensors");
     logits_of(dir, expected, "together", 5e-5);
     weight_file_close(expected);
     const char *forms[] = {golden, dir};
@@ -451,7 +366,7 @@ TEST(experts_in_one_tensor_are_read_and_written_as_they_were) {
         Model *model;
         check_ok(model_load(forms[f], &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .train_all = true}, &model));
         check_ok(model_save(model, out, NULL, NULL));
-        WeightFile *before = open_file(forms[f], "model.safetensors"), *after = open_file(out, "model.safetensors");
+        WeightFile *before = weights_open(forms[f], "model.safetensors"), *after = weights_open(out, "model.safetensors");
         assert_int_equal(before->n, after->n);
         for (size_t t = 0; t < before->n; t++) {
             const StoredTensor *a = &before->tensors[t], *b = weight_file_find(after, a->name);
@@ -470,7 +385,7 @@ TEST(mxfp4_experts_are_the_same_weights) {
     char golden[512], dir[600];
     if (!golden_dir("families/gpt_oss", golden)) skip();
     snprintf(dir, sizeof dir, "%s/mxfp4", golden);
-    WeightFile *expected = open_file(golden, "expected.safetensors");
+    WeightFile *expected = weights_open(golden, "expected.safetensors");
     logits_of(dir, expected, "mxfp4", 5e-5);
     weight_file_close(expected);
 }
@@ -480,21 +395,21 @@ TEST(mxfp4_experts_are_the_same_weights) {
 /* Experts that no token chooses may hold anything: they are not read, neither by the step nor when the model is loaded. */
 TEST(only_experts_that_a_step_uses_are_read) {
     char dir[512];
-    Run run;
+    ModelRun run;
     double counts[6] = {0}, scores[6] = {0};
     const int64_t end = 2;
     RouterLoad load = {.n_parts = 1, .ends = &end, .counts = counts, .scores = scores};
     tiny_open(&run, dir, NULL);
     run.batch.loads = &load;
     for (int k = 0; k < 2; k++) run.ids[k] = k;
-    run_ids(&run, 2);
+    model_run_ids(&run, 2);
     size_t count;
-    double *before = run_logits(&run, &count), sum = 0, shares = 0;
-    run_close(&run);
+    double *before = model_run_logits(&run, &count), sum = 0, shares = 0;
+    model_run_close(&run);
     for (int e = 0; e < 6; e++) sum += counts[e], shares += scores[e];
     assert_true(sum == 4);
     check_close(shares, 2, 1e-5);
-    WeightFile *files = open_file(dir, "model.safetensors");
+    WeightFile *files = weights_open(dir, "model.safetensors");
     SafetensorsWriter *writer;
     int n_unused = 0;
     char path[600];
@@ -515,14 +430,14 @@ TEST(only_experts_that_a_step_uses_are_read) {
     assert_true(n_unused >= 2 * 2 * 3);
     check_ok(file_copy(path, temp_file(dir, "model.safetensors")));
     remove(path);
-    run_open(&run, dir, device_cpu(), DT_F32);
+    model_run_open(&run, dir, device_cpu(), DT_F32);
     for (int k = 0; k < 2; k++) run.ids[k] = k;
-    run_ids(&run, 2);
-    double *after = run_logits(&run, &count);
+    model_run_ids(&run, 2);
+    double *after = model_run_logits(&run, &count);
     assert_memory_equal(before, after, count * sizeof *before);
     free(before);
     free(after);
-    run_close(&run);
+    model_run_close(&run);
     temp_dir_remove(dir);
 }
 
@@ -568,20 +483,20 @@ TEST(memory_does_not_depend_on_the_choice) {
     const char *parameters[] = {"mlp.experts.gate_up_proj"};
     char dir[512];
     size_t peak[2];
-    Run run;
+    ModelRun run;
     for (Checkpointing kind = CHECKPOINT_NONE; kind <= CHECKPOINT_LAYER; kind++) {
         temp_dir_make(dir, sizeof dir);
         check_ok(model_write_random(dir, tiny_config, DT_F32, 5, 0.4));
         for (int k = 0; k < 2; k++) {
-            run_open(&run, dir, k ? device_meta() : device_cpu(), DT_F32);
+            model_run_open(&run, dir, k ? device_meta() : device_cpu(), DT_F32);
             check_ok(
                 model_attach_lora(run.model, &(LoraConfig){.rank = 2, .alpha = 4, .n_parameters = 1, .parameters = parameters, .lr_ratio = 1}, 1));
             run.model->checkpointing = kind;
             for (int i = 0; i < 40; i++) run.ids[i] = i % 29;
-            run_ids(&run, 40);
-            run_backward(&run, 39);
+            model_run_ids(&run, 40);
+            model_run_backward(&run, 39);
             peak[k] = tape_peak_bytes(run.tape);
-            run_close(&run);
+            model_run_close(&run);
         }
         assert_int_equal(peak[0], peak[1]);
         temp_dir_remove(dir);
@@ -630,7 +545,7 @@ TEST(experts_that_do_not_fit_are_named) {
 
 /* Copies the weights, except for one tensor, which has another name. */
 static void rename_tensor(const char *dir, const char *name, const char *other) {
-    WeightFile *files = open_file(dir, "model.safetensors");
+    WeightFile *files = weights_open(dir, "model.safetensors");
     SafetensorsWriter *writer;
     char path[600];
     snprintf(path, sizeof path, "%s/other.safetensors", dir);
@@ -663,12 +578,12 @@ TEST(a_missing_expert_and_an_unknown_order_are_named) {
 
 TEST(an_adapter_of_other_experts_is_named) {
     char dir[512], other[512], out[600];
-    Run run;
+    ModelRun run;
     const char *parameters[] = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"}, *wrong[] = {"mlp.experts.up_gate_proj"};
     tiny_open(&run, dir, &(LoraConfig){.rank = 3, .alpha = 6, .n_parameters = 2, .parameters = parameters, .only_parameters = true, .lr_ratio = 1});
     snprintf(out, sizeof out, "%s/adapter", dir);
     check_ok(adapter_save(run.model, out, dir));
-    run_close(&run);
+    model_run_close(&run);
     temp_dir_make(other, sizeof other);
     change_config(other, "\"n_routed_experts\": 6", "\"n_routed_experts\": 9");
     char config[1000];
@@ -676,16 +591,16 @@ TEST(an_adapter_of_other_experts_is_named) {
     config[fread(config, 1, sizeof config - 1, file)] = '\0';
     fclose(file);
     check_ok(model_write_random(other, config, DT_F32, 5, 0.4));
-    run_open(&run, other, device_cpu(), DT_F32);
+    model_run_open(&run, other, device_cpu(), DT_F32);
     check_status(adapter_load(run.model, out, false), ST_INPUT);
     check_text("pairs of 6 experts of rank 3, and the model has 9 experts");
-    run_close(&run);
-    run_open(&run, other, device_cpu(), DT_F32);
+    model_run_close(&run);
+    model_run_open(&run, other, device_cpu(), DT_F32);
     check_status(
         model_attach_lora(run.model, &(LoraConfig){.rank = 3, .alpha = 6, .n_parameters = 1, .parameters = wrong, .only_parameters = true}, 1),
         ST_CONFIG);
     check_text("target parameter 'mlp.experts.up_gate_proj' matches nothing");
-    run_close(&run);
+    model_run_close(&run);
     temp_dir_remove(other);
     temp_dir_remove(dir);
 }
