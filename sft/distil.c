@@ -30,7 +30,9 @@ static DivergenceArgs args_of(const Recipe *recipe, const Model *student, const 
                             .squared = recipe->distil_times_temperature_squared,
                             .top_k = (int)recipe->distil_top_k,
                             .softcap = student->logprob.softcap,
-                            .teacher_softcap = teacher->logprob.softcap};
+                            .teacher_softcap = teacher->logprob.softcap,
+                            .scaling = student->logprob.temperature,
+                            .teacher_scaling = teacher->logprob.temperature};
 }
 
 /* Keys that have no effect: without a teacher, with this loss, or on a student's loss. */
@@ -44,6 +46,7 @@ static Status check_keys(const Recipe *recipe) {
     if (recipe->distil_loss != DISTIL_LOSS_JSD) TRY(recipe_unread(recipe, "distil.beta", "leave it out", "is read by 'distil.loss: jsd' alone"));
     if (recipe->distil_loss != DISTIL_LOSS_TOP_K) TRY(recipe_unread(recipe, "distil.top_k", "leave it out", "is read by 'distil.loss: top_k' alone"));
     TRY(recipe_unread(recipe, "train.loss", "leave it out", "does nothing with 'distil.teacher'"));
+    TRY(recipe_unread(recipe, "train.router_aux_loss_coef", "leave it out", "does nothing with 'distil.teacher'"));
     return recipe_unread(recipe, "train.label_smoothing", "leave it out", "does nothing with 'distil.teacher'");
 }
 

@@ -89,7 +89,7 @@ Status cmd_plan(int argc, char **argv) {
     Command command = {
         .arguments_help = "RECIPE [KEY=VALUE ...]",
         .help =
-            "Computes what a run takes before anything is loaded: memory of a rank, time of a step, and the fastest layouts, on this machine or on one that you do not have. Of the model only its config.json is read.\n"
+            "Computes what a run takes before anything is loaded: memory of a rank, time of a step, and the fastest layouts, on this machine or on one that you do not have. Of the model its config.json and the headers of its files are read, no weights.\n"
             "    tune plan recipes/sft_lora.yaml model.path=DIR plan.machine=h100\n"
             "    tune plan --list",
         .sections = sections,

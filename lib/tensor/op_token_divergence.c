@@ -46,9 +46,9 @@ static void block_run(const Device *device, const Saved *saved, const Tensor *he
            other = matrix_rows(saved->teacher, begin, end), some = first_rows(head, n_vocab), teacher_some = first_rows(saved->teacher_head, n_vocab),
            targets = tensor_part(saved->targets, begin, n), loss = tensor_part(saved->results.loss, begin, n),
            divergence = tensor_part(saved->results.divergence, begin, n), logprob = tensor_part(saved->results.logprob, begin, n);
-    device->token_logits(&(LogprobArgs){.softcap = saved->args.softcap, .temperature = 1}, &hidden, n_vocab == tensor_rows(head) ? head : &some,
-                         &student, &norms);
-    device->token_logits(&(LogprobArgs){.softcap = saved->args.teacher_softcap, .temperature = 1}, &other,
+    device->token_logits(&(LogprobArgs){.softcap = saved->args.softcap, .temperature = saved->args.scaling}, &hidden,
+                         n_vocab == tensor_rows(head) ? head : &some, &student, &norms);
+    device->token_logits(&(LogprobArgs){.softcap = saved->args.teacher_softcap, .temperature = saved->args.teacher_scaling}, &other,
                          n_vocab == tensor_rows(saved->teacher_head) ? saved->teacher_head : &teacher_some, &teacher, &norms);
     device->divergence(&saved->args, &student, &teacher, &targets, &(Divergences){&loss, &divergence, &logprob});
     if (block->gradient != block->student) device->copy(&student, &gradient);
@@ -122,13 +122,27 @@ OpCost op_token_divergence_cost(const Node *node, bool backward) {
                     (head->needs_grad ? heads + (double)tensor_bytes(head) : 0) + 2 * selected * (double)(hidden->needs_grad)};
 }
 
-/* Kinds 0 to 3 with a trained head; 4: a mix with cross-entropy, temperature and soft-cap; 5: a frozen head, and a teacher with fewer tokens. */
+/* Kinds 0 to 3 with a trained head; 4: a mix with cross-entropy, temperature, soft-cap and scaling; 5: a frozen head, and a teacher with fewer tokens. */
 const int op_token_divergence_variants = 6;
 
 void op_token_divergence_example(OpExample *example) {
     int variant = example->variant;
-    DivergenceArgs args = {.kind = variant < 4 ? (DivergenceKind)variant : DIVERGENCE_KL, .temperature = 1, .alpha = 1, .beta = 0.3, .top_k = 4};
-    if (variant == 4) args = (DivergenceArgs){.kind = DIVERGENCE_JSD, .temperature = 1.7, .alpha = 0.6, .beta = 0.5, .squared = true, .softcap = 2};
+    DivergenceArgs args = {.kind = variant < 4 ? (DivergenceKind)variant : DIVERGENCE_KL,
+                           .temperature = 1,
+                           .alpha = 1,
+                           .beta = 0.3,
+                           .top_k = 4,
+                           .scaling = 1,
+                           .teacher_scaling = 1};
+    if (variant == 4)
+        args = (DivergenceArgs){.kind = DIVERGENCE_JSD,
+                                .temperature = 1.7,
+                                .alpha = 0.6,
+                                .beta = 0.5,
+                                .squared = true,
+                                .softcap = 2,
+                                .scaling = 1.6,
+                                .teacher_scaling = 0.7};
     Tensor *hidden = example_input(example, true, true, 2, (int64_t[]){6, 5});
     Tensor *head = example_input(example, false, variant != 5, 2, (int64_t[]){11, 5});
     Tensor *teacher = example_input(example, true, false, 2, (int64_t[]){6, 7});

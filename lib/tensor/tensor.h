@@ -338,6 +338,7 @@ typedef struct DivergenceArgs {
     bool squared;                    /* multiply the divergence by temperature^2, so that its gradients keep their size */
     int top_k;                       /* of DIVERGENCE_TOP_K; the lower id first among equal logits */
     double softcap, teacher_softcap; /* on logits; 0 = off */
+    double scaling, teacher_scaling; /* each model's logits are divided by this, after the soft-cap; 1 = plain */
 } DivergenceArgs;
 /* Each is (P), f32 (f64 on the reference device). Only the loss carries a gradient. */
 typedef struct Divergences {

@@ -134,6 +134,38 @@ TEST(alpha_0_is_plain_training) {
     for (int i = 0; i < 4; i++) check_close(with[i], plain[i], 1e-4 * plain[i]);
 }
 
+/* Granite divides its logits, Gemma caps them: at the first step the cross-entropy is the loss of plain training, in both ways of training. */
+TEST(logits_of_a_family_are_scaled_and_capped) {
+    static const char *const configs[] = {
+        "{\"model_type\": \"granite\", \"vocab_size\": 40, \"hidden_size\": 24, \"intermediate_size\": 20, \"num_hidden_layers\": 2,"
+        " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"tie_word_embeddings\": false, \"logits_scaling\": 0.05}",
+        "{\"model_type\": \"gemma2\", \"vocab_size\": 40, \"hidden_size\": 24, \"intermediate_size\": 20, \"num_hidden_layers\": 2, \"head_dim\": 6,"
+        " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"query_pre_attn_scalar\": 6, \"final_logit_softcapping\": 2.0}"};
+    static const char text[] =
+        "{\"input_ids\": [1, 2, 3, 4, 5], \"labels\": [-100, 2, 3, 4, 5]}\n{\"input_ids\": [7, 8, 9], \"labels\": [7, 8, 9]}\n";
+    char model[512], rows[512];
+    snprintf(rows, sizeof rows, "%s", temp_text(test_folder, "ids.jsonl", text));
+    for (size_t i = 0; i < COUNT_OF(configs); i++) {
+        double found[2][2];
+        temp_dir_make(model, sizeof model);
+        check_ok(model_write_random(model, configs[i], DT_F32, 5, 0.4));
+        for (int with = 0; with < 2; with++) {
+            TrainResult result;
+            char out[512];
+            snprintf(out, sizeof out, "%s", temp_file(model, with ? "taught" : "plain"));
+            Recipe *recipe = recipe_of_lines("model.path=%s\nmodel.compute=f32\nlora=null\ndata.train=%s\ntrain.batch_size=2\ntrain.max_steps=1\n"
+                                             "train.learning_rate=0.01\ntrain.max_grad_norm=0\noutput=%s\n%s%s%s",
+                                             model, rows, out, with ? "distil.alpha=0\ndistil.teacher=" : "", with ? model : "", with ? "\n" : "");
+            check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &result));
+            recipe_free(recipe);
+            assert_int_equal(metrics_read(out, "loss", &found[with][0], 1), 1);
+            assert_int_equal(metrics_read(out, "grad_norm", &found[with][1], 1), 1);
+        }
+        for (int k = 0; k < 2; k++) check_close(found[1][k], found[0][k], 1e-5 * found[0][k]);
+        temp_dir_remove(model);
+    }
+}
+
 TEST(a_resumed_run_has_the_same_bytes) {
     const char *settings = SELF "distil.alpha=0.3\ndistil.loss=jsd\n";
     check_ok(small_run("whole", settings, false));
@@ -160,10 +192,15 @@ TEST(teachers_that_do_not_fit) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward_kl_equals_the_reference), cmocka_unit_test(reverse_kl_equals_the_reference),
-        cmocka_unit_test(jsd_equals_the_reference),        cmocka_unit_test(hintons_mix_equals_the_reference),
-        cmocka_unit_test(top_k_equals_the_reference),      cmocka_unit_test(a_model_does_not_differ_from_itself),
-        cmocka_unit_test(alpha_0_is_plain_training),       cmocka_unit_test(a_resumed_run_has_the_same_bytes),
+        cmocka_unit_test(forward_kl_equals_the_reference),
+        cmocka_unit_test(reverse_kl_equals_the_reference),
+        cmocka_unit_test(jsd_equals_the_reference),
+        cmocka_unit_test(hintons_mix_equals_the_reference),
+        cmocka_unit_test(top_k_equals_the_reference),
+        cmocka_unit_test(a_model_does_not_differ_from_itself),
+        cmocka_unit_test(alpha_0_is_plain_training),
+        cmocka_unit_test(a_resumed_run_has_the_same_bytes),
+        cmocka_unit_test(logits_of_a_family_are_scaled_and_capped),
         cmocka_unit_test(teachers_that_do_not_fit),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);

@@ -76,9 +76,9 @@ void ref_divergence(const DivergenceArgs *args, Tensor *student, const Tensor *t
         element_set(results->logprob, p, plain[target]);
         element_set(results->loss, p, args->alpha * scale * divergence - (1 - args->alpha) * plain[target]);
         for (int64_t v = 0; v < n; v++) {
-            double capped = args->softcap != 0 ? element_get(student, p * n + v) / args->softcap : 0,
+            double capped = args->softcap != 0 ? element_get(student, p * n + v) * args->scaling / args->softcap : 0,
                    d = args->alpha * scale / args->temperature * gradient[v] + (1 - args->alpha) * (exp(plain[v]) - (v == target));
-            element_set(student, p * n + v, d * (1 - capped * capped));
+            element_set(student, p * n + v, d * (1 - capped * capped) / args->scaling);
         }
     }
     free(s);

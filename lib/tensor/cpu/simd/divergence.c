@@ -132,12 +132,14 @@ enum { MOST_TOP = 1024 };
 
 static void divergence_row(const DivergenceArgs *args, float *z, float *other, int64_t n, int32_t target, Tensor *const results[3], int64_t p) {
     int32_t ids[MOST_TOP];
-    float kept[MOST_TOP], gradients[MOST_TOP], lost = args->softcap != 0 ? (float)(1 / args->softcap) : 0;
+    float kept[MOST_TOP], gradients[MOST_TOP], lost = args->softcap != 0 ? (float)(args->scaling / args->softcap) : 0;
     RowSoftmax s = softmax_of(z, n, args->temperature), t = softmax_of(other, n, args->temperature),
                plain = args->temperature == 1 ? s : softmax_of(z, n, 1);
     const double scale = args->squared ? args->temperature * args->temperature : 1, logprob = (double)log_of(&plain, target);
     const int64_t k = args->kind == DIVERGENCE_TOP_K ? MIN((int64_t)args->top_k, n) : 0;
-    Mix mix = {.divergence = (float)(args->alpha * scale / args->temperature), .entropy = (float)(1 - args->alpha), .inverse_cap = lost};
+    Mix mix = {.divergence = (float)(args->alpha * scale / (args->temperature * args->scaling)),
+               .entropy = (float)((1 - args->alpha) / args->scaling),
+               .inverse_cap = lost};
     double divergence = 0, mean = 0;
     if (k == 0) {
         divergence = row_divergence(args, &s, &t, n, &mean);
