@@ -122,7 +122,7 @@ OpCost op_token_divergence_cost(const Node *node, bool backward) {
                     (head->needs_grad ? heads + (double)tensor_bytes(head) : 0) + 2 * selected * (double)(hidden->needs_grad)};
 }
 
-/* Kinds 0 to 3 with a trained head; 4: a mix with cross-entropy, temperature, soft-cap and scaling; 5: a frozen head, and a teacher with fewer tokens. */
+/* Kinds 0 to 3 with a trained head; 4: a mix with cross-entropy, temperature, soft-cap and scaling; 5: a frozen head, fewer tokens of the teacher. */
 const int op_token_divergence_variants = 6;
 
 void op_token_divergence_example(OpExample *example) {
