@@ -471,12 +471,12 @@ TEST(resident_size_of_a_run_that_quantises_is_known_before) {
     char folder[512];
     temp_dir_make(folder, sizeof folder);
     assert_true(in_own_process(write_large, folder));
-    write_rows(folder, "", ROW_TOKENS, false);
+    write_rows(folder, "", ROW_TOKENS / 4, false);
     MemoryRun run = {
         .folder = folder, .model = "large", .rows = "ids", .checkpointing = "layer", .compute = "f32", .lora = true, .more = "model.quantize=nf4"};
-    bool first = in_own_process(memory_is_as_planned, &run), second = in_own_process(memory_is_as_planned, &run);
+    bool fine = in_own_process(memory_is_as_planned, &run);
     temp_dir_remove(folder);
-    assert_true(first && second);
+    assert_true(fine);
 }
 
 #define FAMILY_CONFIG(type, more)                                                                                                      \
