@@ -19,8 +19,9 @@
 /* ---- grammars; they do not change after they were made, so any thread may use one ---- */
 
 typedef struct Grammar Grammar;
-/* A JSON Schema: type, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, enum, const, anyOf, oneOf of schemas that plainly exclude each other, $ref to $defs and
- * definitions, minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum, exclusiveMaximum; docs/generate.md has the rules.
+/* A JSON Schema: type, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, enum, const, anyOf, oneOf of schemas
+ * that plainly exclude each other, $ref to $defs and definitions, minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum,
+ * exclusiveMaximum; docs/generate.md has the rules.
  * ST_INPUT: a keyword that is not supported, by its name and place; a schema without a value; one that is too large, with what is too large.
  * The caller calls grammar_free. */
 Status grammar_json_schema(const json_t *schema, Grammar **grammar);
@@ -28,9 +29,9 @@ Status grammar_json_object(Grammar **grammar); /* any JSON object, nested at mos
 /* Texts that match the regular expression from their beginning to their end. ECMA-262's syntax, without assertions other than ^ and $ at the ends,
  * without back references and \p. ST_INPUT: not an expression, with the byte; one that is too large. */
 Status grammar_regex(const char *pattern, size_t len, Grammar **grammar);
-/* Texts that follow the rule `root` of a grammar in GBNF, llama.cpp's form. At most GRAMMAR_DEPTH rules can be open within each other, where one that
- * ends with another rule is closed before it. ST_INPUT: not a grammar, with the line; a rule that is missing; one that begins with itself; one that is
- * too large. */
+/* Texts that follow the rule `root` of a grammar in GBNF, llama.cpp's form. At most GRAMMAR_DEPTH rules can be open within each other; one that ends
+ * with another rule is closed before it. ST_INPUT: not a grammar, with the line; a rule that is missing; one that begins with itself; one that is too
+ * large. */
 Status grammar_gbnf(const char *text, size_t len, Grammar **grammar);
 /* One call, or with `parallel` one or more, of the given tools in the syntax of a model, and nothing else. tools: as in a request, [{"type":
  * "function", "function": {"name", "parameters"}}]. name: NULL, or the only tool that may be called. ST_INPUT: a syntax whose arguments are not

@@ -9,8 +9,8 @@ python=${CLIENTS_PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "skipped: no $python"; echo "[  PASSED  ] 0 test(s)."; echo "[  SKIPPED ] 1 test(s)."; exit 0; }
 folder=$(mktemp -d) || exit 1
 export TEST_SERVER_KEY=sk-key-of-the-test
-export OPENAI_API_KEY=$TEST_SERVER_KEY
-"$tune" serve recipes/demo/model --chat-template tests/serve/tools.jinja --port 0 --quiet --api-key-env TEST_SERVER_KEY >"$folder/url" 2>"$folder/err" &
+export OPENAI_API_KEY=$TEST_SERVER_KEY LITELLM_LOCAL_MODEL_COST_MAP=True
+"$tune" serve recipes/demo/model --chat-template tests/serve/tools.jinja --port 0 --max-context 1024 --quiet --api-key-env TEST_SERVER_KEY >"$folder/url" 2>"$folder/err" &
 server=$!
 trap 'kill -TERM $server 2>/dev/null; rm -rf "$folder"' EXIT
 while [ ! -s "$folder/url" ] && kill -0 $server 2>/dev/null; do sleep 0.05; done
