@@ -347,8 +347,9 @@ TEST(values_step_over_what_was_told) {
     Experience x = {0};
     experience_clear(&x, 2);
     check_ok(experience_open_group(&x, &prompt));
-    check_ok(experience_add(&x, &(Sequence){.ids = ids, .trained = chosen, .earned = earned, .n = e, .text = {"", 0}, .ended = true, .reward = 3.5}));
-    check_ok(experience_add(&x, &(Sequence){.ids = ids, .trained = chosen + e, .earned = earned + e, .n = N - e, .text = {"", 0}, .reward = -1}));
+    check_ok(
+        experience_add(&x, &(NewSequence){.ids = ids, .trained = chosen, .earned = earned, .n = e, .text = {"", 0}, .ended = true, .reward = 3.5}));
+    check_ok(experience_add(&x, &(NewSequence){.ids = ids, .trained = chosen + e, .earned = earned + e, .n = N - e, .text = {"", 0}, .reward = -1}));
     assert_true(experience_trained(&x, 0) == 4 && experience_trained(&x, 1) == 2);
     memset(x.token_rewards, 0, N * sizeof *x.token_rewards);
     memset(x.final_values, 0, N * sizeof *x.final_values);
