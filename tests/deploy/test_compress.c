@@ -438,11 +438,52 @@ TEST(whole_models) {
     json_decref(facts);
 }
 
+/* What is read from a directory of any number of bits is what was rounded. */
+TEST(written_bits) {
+    static const int bits[] = {2, 3, 4, 8};
+    char base[512];
+    if (!shared_path("golden/models/llama", base, sizeof base)) skip();
+    for (size_t k = 0; k < COUNT_OF(bits); k++) {
+        const char *dir = temp_file(test_folder, "bits");
+        const ModelOptions options = {.device = device_reference(), .compute = DT_F64, .dequantize = true};
+        const Grid grid = {.kind = k % 2 ? GRID_ASYMMETRIC : GRID_SYMMETRIC, .bits = bits[k], .group = 16, .scales = DT_F64};
+        const PtqConfig config = {.model = base,
+                                  .output = dir,
+                                  .force = true,
+                                  .method = "rtn",
+                                  .bits = bits[k],
+                                  .group = 16,
+                                  .symmetric = k % 2 == 0,
+                                  .runtime = {device_reference(), DT_F64}};
+        Model *original, *written;
+        PtqReport *report;
+        check_ok(ptq_run(&config, &report));
+        ptq_free(report);
+        check_ok(model_load(base, &options, &original));
+        check_ok(model_load(dir, &options, &written));
+        for (size_t i = 0; i < original->n_linears; i++) {
+            const int64_t out = original->linears[i]->out, in = original->linears[i]->in;
+            Arena *arena = arena_new(0);
+            double *weight = arena_alloc(arena, (size_t)(out * in) * sizeof *weight), *got = arena_alloc(arena, (size_t)(out * in) * sizeof *got);
+            Codes codes;
+            tensor_read(original->linears[i]->weight, weight);
+            tensor_read(written->linears[i]->weight, got);
+            check_ok(codes_new(arena, &grid, out, in, &codes));
+            codes_round(&grid, weight, &codes);
+            codes_values(&codes, weight);
+            check_close_f64(original->linears[i]->path, got, weight, (size_t)(out * in), 0, 1e-6);
+            arena_free(arena);
+        }
+        model_free(written);
+        model_free(original);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nearest_codes),   cmocka_unit_test(columns_in_turn),       cmocka_unit_test(scaled_columns),
         cmocka_unit_test(eight_bits),      cmocka_unit_test(ranges_of_activations), cmocka_unit_test(corrected_biases),
-        cmocka_unit_test(singular_inputs), cmocka_unit_test(whole_models),
+        cmocka_unit_test(singular_inputs), cmocka_unit_test(whole_models),          cmocka_unit_test(written_bits),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -16,6 +16,7 @@ static double dot(const double *a, const double *b, int64_t n) {
     double parts[8] = {0}, sum = 0;
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
+#pragma omp simd
         for (int k = 0; k < 8; k++) parts[k] += a[i + k] * b[i + k];
     for (; i < n; i++) sum += a[i] * b[i];
     return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7])) + sum;
@@ -51,6 +52,7 @@ static void invert_lower(const double *l, int64_t n, double *x) {
             if (i - first < width) row[i - first] = 1;
             for (int64_t k = first; k < i; k++) {
                 const double factor = l[i * n + k], *above = x + k * n + first;
+#pragma omp simd
                 for (int64_t c = 0; c < width; c++) row[c] -= factor * above[c];
             }
             for (int64_t c = 0; c < width; c++) x[i * n + first + c] = row[c] / l[i * n + i];
@@ -167,6 +169,7 @@ static void round_rows(const GptqFactor *factor, const Grid *grid, bool fixed, i
         for (int64_t r = 0; r < n; r++) {
             const double *upper = factor->upper + p * in, error = round_column(factor, grid, fixed, p, rest + r * in, first + r, codes);
             double *row = rest + r * in;
+#pragma omp simd
             for (int64_t k = p + 1; k < in; k++) row[k] -= error * upper[k];
             losses[first + r] += error * error / 2;
         }

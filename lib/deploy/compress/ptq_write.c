@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory in the format of compressed-tensors, written decoder layer by decoder layer. Packed codes: 32-bit words with as many whole codes as
- * fit, lowest bits first, along the inputs; zeros along the outputs. */
+/* The directory in the format of compressed-tensors, written decoder layer by decoder layer. Packed codes: a stream of bits in 32-bit words,
+ * lowest first, along the inputs; zeros along the outputs. */
 #include "lib/deploy/compress/ptq_parts.h"
 
 #include <math.h>
@@ -44,7 +44,7 @@ static const char *name_of(const Ptq *ptq, const StoredTensor *weight, const cha
     return arena_printf(ptq->arena, "%.*s.%s", (int)n, weight->name, part);
 }
 
-static int64_t words_of(int64_t n, int bits) { return (n + 32 / bits - 1) / (32 / bits); }
+static int64_t words_of(int64_t n, int bits) { return (n * bits + 31) / 32; }
 
 /* ---- declaring ---- */
 
@@ -129,13 +129,14 @@ static void write_bytes(const Ptq *ptq, const StoredTensor *stored) {
     }
 }
 
-/* Lines of n codes, `step` apart, packed one after the other. */
-static void pack_codes(int bits, const uint8_t *codes, int64_t n, int64_t step, uint32_t *words, int64_t word_step) {
-    const int per_word = 32 / bits;
+/* Packs n codes one after the other, lowest bits first; a code may cross words. */
+static void pack_codes(int bits, const uint8_t *codes, int64_t n, uint32_t *words, int64_t word_step) {
+    for (int64_t w = 0; w < words_of(n, bits); w++) words[w * word_step] = 0;
     for (int64_t i = 0; i < n; i++) {
-        uint32_t *word = &words[i / per_word * word_step];
-        if (i % per_word == 0) *word = 0;
-        *word |= (uint32_t)codes[i * step] << (i % per_word * bits);
+        const int64_t word = i * bits / 32;
+        const int shift = (int)(i * bits % 32);
+        words[word * word_step] |= (uint32_t)codes[i] << shift;
+        if (shift + bits > 32) words[(word + 1) * word_step] |= (uint32_t)codes[i] >> (32 - shift);
     }
 }
 
@@ -151,11 +152,11 @@ static Status write_packed(const Ptq *ptq, const PtqMatrix *matrix, int bits, bo
     }
     safetensors_write(ptq->writer, shape, sizeof shape);
 #pragma omp parallel for schedule(static)
-    for (int64_t o = 0; o < codes->out; o++) pack_codes(bits, codes->codes + o * codes->in, codes->in, 1, packed + o * words, 1);
+    for (int64_t o = 0; o < codes->out; o++) pack_codes(bits, codes->codes + o * codes->in, codes->in, packed + o * words, 1);
     safetensors_write(ptq->writer, packed, (size_t)(codes->out * words) * sizeof *packed);
     for (int64_t g = 0; g < codes->n_groups && zeros; g++) {
         for (int64_t o = 0; o < codes->out; o++) column[o] = (uint8_t)codes->zeros[o * codes->n_groups + g];
-        pack_codes(bits, column, codes->out, 1, packed + g, codes->n_groups);
+        pack_codes(bits, column, codes->out, packed + g, codes->n_groups);
     }
     if (zeros) safetensors_write(ptq->writer, packed, (size_t)(lines * codes->n_groups) * sizeof *packed);
     free(column);
