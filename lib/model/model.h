@@ -141,6 +141,9 @@ typedef struct ModelBatch {
 Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch);
 /* The residual stream (N, C) after the first `n_layers` layers, before the final norm. */
 Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers);
+/* The residual stream after layers first..end-1; x: that before them, (N, C) in the tape's residual dtype, or NULL: the embedding, with first 0. Not
+ * with first above 0 for models whose layers read results of earlier ones (Model.n_shared is not 0). */
+Tensor *model_layers(const Model *model, Tape *tape, const ModelBatch *batch, Tensor *x, int64_t first, int64_t end);
 /* Logits of chosen rows: (P, V) f32 (f64 if compute is f64) after soft cap, and f64 (P) log-sum-exp of each row, NaN if one of its logits is not
  * finite. For sampling and for `score --logits`. rows: i32 (P). Not recorded. Both NULL after a failure, which the tape stores. */
 typedef struct Logits {

@@ -108,6 +108,13 @@ typedef struct AdapterRows {
     Linear *const *linears;
     int64_t begin, end;
 } AdapterRows;
+/* Sees the inputs of linear layers in a pass without a backward pass; layers of experts are not among them. */
+typedef struct LinearWatch {
+    void *context;
+    /* Called before `n` layers with the same input are applied to it, x: (N, in). Returns the input that they get: x or another tensor. NULL: the
+     * pass ends here, with ST_INTERRUPTED on the tape unless that has a failure. */
+    Tensor *(*see)(void *context, Tape *tape, const Linear *const *linears, int n, Tensor *x);
+} LinearWatch;
 /* What a forward pass must know of the step that it belongs to. */
 typedef struct StepContext {
     bool training;         /* dropout is on */
@@ -117,6 +124,7 @@ typedef struct StepContext {
     /* n_adapters > 0: these branches instead of the layers' own; the ranges are in order, and the other rows have no branch. No backward pass */
     const AdapterRows *adapters;
     int n_adapters;
+    const LinearWatch *watch; /* NULL: none */
 } StepContext;
 /* Applies the layer. residual: added to the result; NULL = none. */
 Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step);
