@@ -100,6 +100,7 @@ typedef struct TextRl {
     Reference *reference;    /* NULL: no KL */
     TextValue *value;        /* NULL: no values are learned */
     TextPass pass;
+    RouterLoads routers; /* of the policy in passes that learn; they are reported, and have no part in the loss */
     Stepper stepper;
     AccumulatorConfig division; /* of an optimiser step, over lanes and ranks */
     Accumulator accumulator;    /* of the policy, and of a separate value model */
