@@ -6,6 +6,7 @@
  * Every element is one chain of multiply-adds in order of k, which begins with the value it is added to, kept in a register or, between cuts of a
  * long sum, in memory. Only speed decides about cuts, and the bits depend neither on the threads nor on the other rows. */
 #include "lib/tensor/cpu/simd/vector_product.h"
+#include "lib/tensor/cpu/simd/code_lanes.h"
 #include "lib/tensor/cpu/work_queue.h"
 #include "lib/tensor/cpu/transpose.h"
 
@@ -209,6 +210,10 @@ static void codes_columns_load(const Operand *b, float scale, int64_t col, int64
 /* Loads `vectors` vectors of columns of a transposed B, from column `col` of `n_cols` on, times `scale`: (depth, vectors x VEC_FLOATS). */
 static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_cols, int64_t vectors, int64_t from, int64_t depth, float *to) {
     if (dtype_is_quantised(b->dtype)) {
+        if (scale == 1 && col + vectors * VEC_FLOATS <= n_cols && from % LANES_STEP == 0 && ISA_FN(lanes_fit)(b, depth)) {
+            ISA_FN(lanes_read)(b, col, (int)vectors, from, depth, to);
+            return;
+        }
         for (int64_t i = 0; i < vectors; i++)
             codes_columns_load(b, scale, col + i * VEC_FLOATS, MIN((int64_t)VEC_FLOATS, n_cols - col - i * VEC_FLOATS), from, depth,
                                to + i * VEC_FLOATS, vectors * VEC_FLOATS);
@@ -289,6 +294,7 @@ static Plan plan_make(const Product *products, int n_products) {
     int64_t floats = copied ? 2 * PANEL_FLOATS : PANEL_FLOATS,
             most_k = copied ? MIN((int64_t)MOST_K, floats / MIN(panel_width(p->n), (int64_t)MOST_COLS)) : MOST_K;
     Plan plan = {.products = products, .n_products = n_products, .k_cut = blocks_of(p->k, blocks_of(p->k, most_k))};
+    if (dtype_is_quantised(p->b.dtype)) plan.k_cut = MIN(p->k, round_up(plan.k_cut, LANES_STEP));
     for (int i = 0; i < n_products; i++) plan.m += products[i].m;
     bool cut = plan.k_cut < p->k; /* then each task loads its panels again */
     int64_t threads = omp_get_max_threads(), wanted = threads * (cut ? 1 : TASKS_PER_THREAD), chunks = blocks_of(plan.m, LEAST_ROWS);
