@@ -46,7 +46,6 @@ static Status check_keys(const Recipe *recipe) {
     if (recipe->distil_loss != DISTIL_LOSS_JSD) TRY(recipe_unread(recipe, "distil.beta", "leave it out", "is read by 'distil.loss: jsd' alone"));
     if (recipe->distil_loss != DISTIL_LOSS_TOP_K) TRY(recipe_unread(recipe, "distil.top_k", "leave it out", "is read by 'distil.loss: top_k' alone"));
     TRY(recipe_unread(recipe, "train.loss", "leave it out", "does nothing with 'distil.teacher'"));
-    TRY(recipe_unread(recipe, "train.router_aux_loss_coef", "leave it out", "does nothing with 'distil.teacher'"));
     return recipe_unread(recipe, "train.label_smoothing", "leave it out", "does nothing with 'distil.teacher'");
 }
 
@@ -135,7 +134,8 @@ void distil_close(Distil *distil) {
 Status distil_forward(Distil *distil, const Model *student, Tape *tape, const Batch *batch, Divergences *d) {
     const Device *device = tape_device(tape);
     int64_t n = batch->n_targets;
-    ModelBatch plain = batch->model; /* the teacher gets no noise and no dropout */
+    ModelBatch plain = batch->model; /* the teacher gets no noise and no dropout, and its routers are others */
+    plain.loads = NULL;
     plain.noise = (EmbedNoise){0};
     plain.step = (StepContext){0};
     Tensor *rows = tensor_view(tape_arena(tape), device, DT_I32, 1, &n, batch->rows);

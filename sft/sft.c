@@ -123,9 +123,13 @@ static Status train_batch(Sft *sft, const Model *model, Tape *tape, double divis
 static Status teach_batch(Sft *sft, const Model *model, Tape *tape, double divisor, LossSums *sums) {
     Divergences d;
     int64_t n = sft->batch.n_targets;
+    TRY(router_loads_pass(&sft->routers, &sft->batch.model));
     TRY(distil_forward(sft->distil, model, tape, &sft->batch, &d));
     TRY(reserve_values(sft, n));
-    if (device_computes(tape_device(tape))) TRY(distil_count(sft->distil, &d, &sft->batch, sums));
+    if (device_computes(tape_device(tape))) {
+        router_loads_count(&sft->routers);
+        TRY(distil_count(sft->distil, &d, &sft->batch, sums));
+    }
     for (int64_t i = 0; i < n; i++) sft->values[i] = sft->batch.weights[i] / divisor;
     tensor_seed_grad(tape, d.loss, sft->values);
     return tape_backward(tape);
@@ -136,7 +140,6 @@ static Status sft_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
     TRY(batch_build(pass->held_out ? sft->rows.eval : sft->rows.train, pass->rows, pass->n, &sft->batch));
     if (pass->training && device_computes(tape_device(pass->tape))) TRY(draw_noise(sft, trainer->recipe, pass));
     sft->batch.model.step = pass->dropout;
-    sft->batch.model.loads = NULL; /* sft_forward sets them: a teacher has routers of its own */
     sums->tokens += sft->batch.model.layout.n_tokens;
     sums->loss_tokens += sft->batch.n_targets;
     if (sft->batch.n_targets == 0) return ST_OK; /* no token of these rows is trained; other batches of the step have some */

@@ -133,6 +133,8 @@ bool linear_reads_once(const Linear *linear, const StepContext *step);
 /* The branch that changes the layer's weight, its own or its part of that of all experts together, as a branch of the two tensors in `parts`. False:
  * there is none. expert: of a layer of all experts together, which of them; else 0. */
 bool linear_change(const Linear *linear, int64_t expert, LoraBranch *branch, Tensor parts[2]);
+/* Sets the dropout mask of a copy of the layer's branch in this step. */
+void linear_mask(const Linear *linear, const StepContext *step, LoraBranch *branch);
 /* The layer's low-rank branches in this step, in the step's memory; NULL: none, or after a failure. */
 const LoraBranch *linear_branch(const Linear *linear, Tape *tape, const StepContext *step);
 /* Applies several layers to the same input, without residual (op_linears). */

@@ -170,6 +170,9 @@ Status layout_upload(Layout *layout, Arena *arena, const Device *device);
 Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *device);
 /* Number of tokens before the first token of `segment`: the lengths of its ancestors plus `past`. */
 int64_t layout_offset(const Segment *segments, int32_t segment);
+/* The row of the token that is `back` tokens before `row` in the sequence of `segment`; row: from the segment's first one to its end. -n: the token
+ * is not in the batch, it is the n-th one before the sequence's first token there. */
+int64_t layout_before(const Segment *segments, int32_t segment, int64_t row, int64_t back);
 
 /* ---- arguments of the larger ops ---- */
 
@@ -210,6 +213,14 @@ typedef struct AttentionArgs {
     double softcap; /* scores become softcap * tanh(score / softcap); 0 = off */
     Tensor *sinks;  /* (H): a score of each head that takes a share of the softmax and has no value; NULL: none. Source: gpt-oss, arXiv 2508.10925 */
 } AttentionArgs;
+
+/* A gated short convolution over the tokens of each sequence. Source: LFM2, arXiv 2511.23404. */
+typedef struct ShortConvArgs {
+    const Layout *layout;
+    /* With a cache: the last K - 1 products B X of each sequence, the oldest first, (sequences, (K - 1) C); a segment has row Segment.state,
+     * undefined if its `past` is 0. Overwritten with those after the segment. NULL: without a cache */
+    Tensor *states;
+} ShortConvArgs;
 
 /* Columns of a result of op_columns, in units of equal width. */
 typedef struct ColumnOrder {
@@ -260,7 +271,8 @@ typedef struct ExpertLora {
     Tensor *a, *b;       /* of all experts: (E r, in) and (E rows, r), expert after expert */
     int64_t rows, first; /* of the rows of B that an expert has, those from `first` on are this layer's; rows 0: `out` */
     double scale;
-    const LoraBranch *const *each; /* instead: a branch of its own for each expert, without dropout; NULL entries: none */
+    /* instead: a branch of its own for each expert; NULL entries: none. Token t uses draws first_draw + t * in and so on of a branch's dropout */
+    const LoraBranch *const *each;
     /* end > 0: only tokens begin..end-1 have these branches, and the next list has later tokens. Without a backward pass */
     int64_t begin, end;
     const struct ExpertLora *next;

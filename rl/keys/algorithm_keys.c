@@ -59,7 +59,8 @@ static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT "
 #define KEYS_OF_ROWS \
     "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing train.max_memory train.save_dtype "
 
-static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS "train.eval_every train.early_stopping beta",
+static const Kind pairs = {"on pairs",
+                           KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS "train.eval_every train.early_stopping train.router_aux_loss_coef beta",
                            "reward generate.* data.step_separator data.turns eval.metrics", pair_at};
 static const Kind offline = {"on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS,
                              "reward generate.* data.step_separator data.turns eval.metrics parallel.*", offline_at};

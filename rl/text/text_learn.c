@@ -264,7 +264,10 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
                            .entropies = e->entropies + begin,
                            .values = head ? e->new_values + begin : NULL,
                            .entropies_trained = rl->recipe->rl_ent_coef != 0};
-    TRY(text_pass_forward(&rl->pass, rl->model, e, first, n, &results));
+    rl->pass.loads = &rl->routers;
+    Status status = text_pass_forward(&rl->pass, rl->model, e, first, n, &results);
+    rl->pass.loads = NULL;
+    TRY(status);
     if (fresh) TRY(text_learn_compare(rl, e->logprobs, begin, end, sums));
     PolicyBatch batch = {
         .n_sequences = n,
@@ -445,8 +448,10 @@ static void text_learn_report(const TextRl *rl, const Sums *sums, Metrics *metri
 
 Status text_learn(TextRl *rl, Metrics *metrics) {
     Sums sums = {.diff = (double)NAN};
+    router_loads_begin(&rl->routers, (size_t)rl->step.experience.n_groups);
     TRY(text_learn_passes(rl, &sums));
     text_learn_report(rl, &sums, metrics);
+    if (comm_size(rl->config->comm) == 1) router_loads_metrics(&rl->routers, metrics);
     if (rl->algorithm->paired) text_pairs_report(rl, metrics);
     if (adapts_kl(rl)) adapt_kl(rl, metrics);
     return ST_OK;

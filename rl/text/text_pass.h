@@ -12,6 +12,7 @@
 #ifndef TUNE_TEXT_PASS_H
 #define TUNE_TEXT_PASS_H
 
+#include "lib/train/router_loads.h"
 #include "rl/text/experience.h"
 
 typedef struct TextPass {
@@ -19,6 +20,7 @@ typedef struct TextPass {
     double temperature; /* logits are divided by it */
     int64_t max_tokens; /* limit per pass, unless a single sequence with its prompt has more */
     Tensor *value_head; /* (1, C), on the hidden states of the model that computes values; NULL: no values */
+    RouterLoads *loads; /* receive what the model's routers do; NULL: nothing does */
     bool finals;        /* include the rows after the last tokens of truncated sequences even without a value head */
     /* of the current pass */
     int32_t *ids, *rows, *targets;

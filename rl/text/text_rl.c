@@ -322,6 +322,7 @@ static Status open_parts(TextRl *rl) {
     rl->pass =
         (TextPass){.tape = tape_new(rl->model->device, rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = pass_tokens(rl)};
     if (rl->value) rl->pass.value_head = rl->value->head;
+    TRY(router_loads_open(&rl->routers, rl->model, 0));
     rl->step.pair_scratch = arena_new(0);
     rl->step.asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->step.asked);
     if (!rl->pass.tape || !rl->step.pair_scratch || !rl->step.asked) return status_fail(ST_RESOURCE, "out of memory for the run");
@@ -400,6 +401,7 @@ void text_release(TextRl *rl) {
     rl_doctor_free(rl->doctor);
     accumulator_release(&rl->update.accumulator);
     text_pass_release(&rl->pass);
+    router_loads_release(&rl->routers);
     tape_free(tape);
     generate_memory_free(rl->sampling);
     experience_release(&rl->step.experience);

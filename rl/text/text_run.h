@@ -115,6 +115,7 @@ typedef struct TextRl {
     Reference *reference;    /* NULL: no KL */
     TextValue *value;        /* NULL: no values are learned */
     TextPass pass;
+    RouterLoads routers;      /* of the policy in passes that learn; they are reported, and have no part in the loss */
     GenerateMemory *sampling; /* memory of sampling in rollouts and evaluations */
     int64_t total_steps;
     Run *run;
