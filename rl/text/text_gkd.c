@@ -107,7 +107,7 @@ static Status take_answers(TextRl *rl, const PromptRow *const *prompts, size_t n
         if (status == ST_OK && rl->tokenizer) status = tokenizer_decode(rl->tokenizer, answer.data, answer.n, true, &text);
         if (status == ST_OK) status = experience_open_group(e, prompts[i]);
         if (status == ST_OK)
-            status = experience_add(e, &(Sequence){.ids = answer.data,
+            status = experience_add(e, &(NewSequence){.ids = answer.data,
                                                    .sampled = unknown,
                                                    .filtered = unknown,
                                                    .n = answer.n,

@@ -97,6 +97,7 @@ TEST(every_algorithm_resumes_to_the_same_bytes) {
     char teacher[600];
     snprintf(teacher, sizeof teacher, "distil.teacher=%s", other_teacher());
     for (size_t i = 0; text_algorithm_at(i); i++) {
+        if (ALL_OR_FEW(false, i % 3 > 0)) continue;
         char algorithm[64], names[3][64];
         snprintf(algorithm, sizeof algorithm, "rl.algorithm=%s", text_algorithm_at(i)->name);
         const char *more[] = {algorithm,          "rl.num_iterations=2",    "rl.num_minibatches=2", "rl.beta=0.05",
