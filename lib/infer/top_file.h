@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file of what a model says of some rows: at each token the k tokens that it finds likeliest, with their log-probabilities. A teacher is asked once,
- * and is not in memory while students learn from the file.
+/* A file of what a model says of some rows: at each token the k tokens that it finds likeliest, with their log-probabilities. A teacher is asked
+ * once, and is not in memory while students learn from the file.
  *
  *     TRY(top_writer_open("teacher.safetensors", &(TopShape){.k = 64, .vocab = 49152, .n_tokens = n_tokens, .n_rows = n_rows}, &writer));
  *     for each row: top_writer_add(writer, ids, n, top);        // top: as score_top gives it
  *     return top_writer_close(writer, status);
  *
  * safetensors with T tokens of R rows, one row after the other: tokens I32 (T), lengths I32 (R): the rows themselves, by which a row is found again;
- * ids I32 (T, k), logprobs F16 or F32 (T, k): of the distribution that the token was drawn from, the likeliest first; rest F32 (T): log-probability of
- * all other tokens together; vocabulary I32 (1). Nothing precedes the first token of a row: its ids are -1, its rest is 0.
+ * ids I32 (T, k), logprobs F16 or F32 (T, k): of the distribution that the token was drawn from, the likeliest first; rest F32 (T): log-probability
+ * of all other tokens together; vocabulary I32 (1). Nothing precedes the first token of a row: its ids are -1, its rest is 0.
  */
 #ifndef TUNE_TOP_FILE_H
 #define TUNE_TOP_FILE_H

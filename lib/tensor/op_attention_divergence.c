@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_divergence: how a student's attention differs from a teacher's. Both see the same tokens. With s and t the probabilities of keys, each the
- * mean over the model's heads, the result of a query is KL(t || s). The forward pass keeps t / s for each query and key, (N, longest sequence); the
- * backward pass goes head by head: dscore = -(dy / H) p (t/s - sum p t/s), with p the probabilities of the head. */
+/* attention_divergence: how a student's attention differs from a teacher's. Both see the same tokens. With s and t the probabilities of keys, each
+ * the mean over the model's heads, the result of a query is KL(t || s). The forward pass keeps t / s for each query and key, (N, longest sequence);
+ * the backward pass goes head by head: dscore = -(dy / H) p (t/s - sum p t/s), with p the probabilities of the head. */
 #include "lib/tensor/tensor.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gkd: learns a teacher's distributions on the policy's own samples. With probability rl.lmbda a step's completions are sampled by the policy, and are
- * as the policy is wrong where it is; else they are those of the rows, or with rl.seq_kd the teacher's answers. The loss is the divergence at each
- * token of the completions; no gradient passes through sampling. Source: arXiv 2306.13649, algorithm 1. */
+/* gkd: learns a teacher's distributions on the policy's own samples. With probability rl.lmbda the policy samples a step's completions; else they
+ * are those of the rows, or with rl.seq_kd the teacher's answers. The loss is the mean divergence over their tokens; no gradient passes through
+ * sampling. Source: arXiv 2306.13649, algorithm 1. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,12 +108,12 @@ static Status take_answers(TextRl *rl, const PromptRow *const *prompts, size_t n
         if (status == ST_OK) status = experience_open_group(e, prompts[i]);
         if (status == ST_OK)
             status = experience_add(e, &(NewSequence){.ids = answer.data,
-                                                   .sampled = unknown,
-                                                   .filtered = unknown,
-                                                   .n = answer.n,
-                                                   .text = {str_text(&text), text.len},
-                                                   .ended = ended,
-                                                   .reward = (double)NAN});
+                                                      .sampled = unknown,
+                                                      .filtered = unknown,
+                                                      .n = answer.n,
+                                                      .text = {str_text(&text), text.len},
+                                                      .ended = ended,
+                                                      .reward = (double)NAN});
         free(unknown);
         str_release(&text);
         ids_release(&answer);

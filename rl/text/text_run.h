@@ -245,7 +245,8 @@ Status text_gkd_open(TextRl *rl);
 void text_gkd_begin(TextRl *rl, int64_t step, GenerateConfig *config);
 /* Samples or reads the completions of n prompts. Fails as text_sample; ST_INPUT: a row without an answer. */
 Status text_gkd_sample(TextRl *rl, const PromptRow *const *prompts, size_t n, const GenerateConfig *config, Experience *e);
-/* Forward and backward of n sequences from `first` on. total: trained tokens of the optimiser step. Adds to rl->step.gkd. Fails as text_pass_taught. */
+/* Forward and backward of n sequences from `first` on. total: trained tokens of the optimiser step. Adds to rl->step.gkd. Fails as
+ * text_pass_taught. */
 Status text_gkd_pass(TextRl *rl, int64_t first, int64_t n, int64_t total, double *loss);
 void text_gkd_report(const TextRl *rl, Metrics *metrics);
 
