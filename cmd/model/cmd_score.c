@@ -5,11 +5,13 @@
 #include "cmd/app/commands.h"
 #include "cmd/common/rows.h"
 #include "cmd/common/results.h"
+#include "cmd/model/score_save.h"
 #include "lib/infer/infer.h"
 #include "lib/model/safetensors.h"
 
 typedef struct Score {
-    const char *adapter, *compute, *output, *logits, *as;
+    const char *adapter, *compute, *output, *logits, *as, *save, *save_dtype;
+    int64_t top_k;
     ChatChoice chat;
     SafetensorsWriter *writer;
 } Score;
@@ -87,10 +89,25 @@ static Status cmd_score_rows(const Command *command, Score *job, const OpenedMod
     return result_close(&result, status);
 }
 
+/* The other options say how rows are read or written here. */
+static Status save_instead(const Command *command, const Score *job) {
+    TRY(command_needs(command, 2, COUNT_OF(command->arguments)));
+    if (job->output || job->logits || job->as || chat_choice_first(&job->chat))
+        return status_hint(status_fail(ST_USAGE, "--save reads rows as tune sft does, and writes one file"),
+                           "give a recipe, or overrides such as data.as=chat, in place of other options");
+    return score_save(command, &(ScoreSave){.path = job->save,
+                                            .dtype = job->save_dtype,
+                                            .top_k = job->top_k > 0 ? job->top_k : 64,
+                                            .adapter = job->adapter,
+                                            .compute = job->compute});
+}
+
 static Status cmd_score_run(const Command *command, void *context) {
     Score *job = context;
     OpenedModel opened;
     TokenRows rows;
+    if (job->save) return save_instead(command, job);
+    if (job->top_k > 0 || job->save_dtype) return status_fail(ST_USAGE, "--top-k and --save-dtype do nothing without --save");
     TRY(command_needs(command, 2, 2));
     const char *inputs[] = {command->arguments[0], command->arguments[1], job->adapter};
     TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
@@ -110,7 +127,9 @@ Status cmd_score(int argc, char **argv) {
         .help =
             "Writes {\"ids\": [...], \"logprobs\": [null, -1.23, ...], \"sum\": ...} for each row, in nats: the log-probability of each token given those before it.\n"
             "Rows are {\"ids\": [...]}, {\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, {\"messages\": [...]} or any format of training. BOS is added if the tokenizer adds it, EOS only by "
-            "a chat template.",
+            "a chat template.\n"
+            "With --save a teacher's likeliest tokens are stored for distil.teacher, at each token of the rows as tune sft trains on them. The rows are those of a file or of a recipe, with overrides KEY=VALUE after it:\n"
+            "    tune score LARGE student.yaml --top-k 64 --save teacher.safetensors",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "FILE", "write rows to FILE instead of stdout"},
@@ -119,6 +138,9 @@ Status cmd_score(int argc, char **argv) {
         CHAT_OPTIONS(job.chat),
         AS_OPTION(job),
         {"--logits", OPTION_TEXT, &job.logits, "FILE", "also write logits.N (tokens, vocabulary) F32 as safetensors"},
+        {"--top-k", OPTION_INT, &job.top_k, "N", "with --save: number of likeliest tokens at each place (64)"},
+        {"--save", OPTION_TEXT, &job.save, "FILE", "write the likeliest tokens and their log-probabilities as safetensors, and no rows"},
+        {"--save-dtype", OPTION_TEXT, &job.save_dtype, "f16|f32", "with --save: dtype of log-probabilities (f16)"},
         {0},
     };
     return command_main(&command, argc, argv, options, cmd_score_run, &job);

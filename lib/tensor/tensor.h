@@ -349,14 +349,19 @@ typedef enum DivergenceKind {
 typedef struct DivergenceArgs {
     DivergenceKind kind;
     double temperature, alpha, beta;
-    bool squared;                    /* multiply the divergence by temperature^2, so that its gradients keep their size */
-    int top_k;                       /* of DIVERGENCE_TOP_K; the lower id first among equal logits */
+    bool squared; /* multiply the divergence by temperature^2, so that its gradients keep their size */
+    int top_k;    /* of DIVERGENCE_TOP_K; the lower id first among equal logits */
+    /* Instead of a teacher, of DIVERGENCE_TOP_K at temperature 1: for each row its k likeliest tokens, (P, k) i32, and their log-probabilities,
+     * (P, k + 1), the last one that of all other tokens together; over the first `top_vocab` tokens. NULL: there is a teacher */
+    const Tensor *top_ids, *top_logprobs;
+    int64_t top_vocab;
     double softcap, teacher_softcap; /* on logits; 0 = off */
     double scaling, teacher_scaling; /* each model's logits are divided by this, after the soft-cap; 1 = plain */
 } DivergenceArgs;
 /* Each is (P), f32 (f64 on the reference device). Only the loss carries a gradient. */
 typedef struct Divergences {
     Tensor *loss, *divergence, *logprob; /* logprob: of the target, by the student at temperature 1 */
+    Tensor *agreement;                   /* 1 where the teacher's likeliest token is also the student's, else 0 */
 } Divergences;
 
 /* A low-rank branch of rows begin..end-1 of a product: low = A down^T, and C += alpha * low b^T, with these rows of A and C. */

@@ -134,6 +134,7 @@ static Status ranks_have_the_same(const Trainer *trainer) {
 Status trainer_open(void *context, RunPlan *plan) {
     Trainer *trainer = context;
     const Objective *objective = trainer->objective;
+    if (objective->before) TRY(objective->before(trainer));
     TRY((objective->scores ? trained_model_open_scores : trained_model_open)(trainer->recipe, trainer->config->runtime, &trainer->model));
     trainer->tape = tape_new(trainer->model->device, trainer->model->compute, 0);
     if (!trainer->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");

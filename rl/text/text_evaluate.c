@@ -24,7 +24,7 @@ static Status ask_all(TextRl *rl, const PromptRow **asked, RolloutSums *sums) {
     for (size_t i = 0; i < rl->eval.n; i++) asked[i] = &rl->eval.items[i];
     for (size_t first = 0, n; first < rl->eval.n; first += n) {
         n = MIN(most, rl->eval.n - first);
-        TRY(text_sample(rl, asked + first, n, first, &config, &rl->step.round));
+        TRY(text_sample(rl, rl->model, asked + first, n, first, &config, &rl->step.round));
         TRY(text_score(rl, &rl->step.round, sums));
     }
     return ST_OK;

@@ -118,6 +118,21 @@ Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e
     return ST_OK;
 }
 
+Status text_pass_taught(TextPass *pass, const Model *model, const Model *teacher, const Experience *e, int64_t first, int64_t n,
+                        const DivergenceArgs *args, Divergences *d) {
+    Tape *tape = pass->tape;
+    TRY(text_pass_reserve(pass, e, first, n));
+    text_pass_build(pass, e, first, n, false);
+    tape_reset(tape);
+    Tensor *rows = step_view(tape, pass->n_targets, pass->rows), *targets = step_view(tape, pass->n_targets, pass->targets);
+    if (!rows || !targets) return ST_RESOURCE;
+    tape_record(tape, false);
+    Tensor *theirs = model_forward(teacher, tape, &pass->batch);
+    tape_record(tape, true);
+    *d = op_token_divergence(tape, model_forward(model, tape, &pass->batch), model->head, theirs, teacher->head, rows, targets, args);
+    return tape_status(tape);
+}
+
 Status text_pass_backward(TextPass *pass, const TextGradients *gradients) {
     if (gradients->logprobs) tensor_seed_grad(pass->tape, pass->logprobs.logprob, gradients->logprobs);
     if (gradients->entropies) tensor_seed_grad(pass->tape, pass->logprobs.entropy, gradients->entropies);

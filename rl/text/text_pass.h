@@ -50,6 +50,10 @@ int64_t text_pass_fit(const TextPass *pass, const Experience *experience, int64_
 int64_t text_pass_rows(const Experience *experience, int64_t first, int64_t n);
 /* Resets the tape, runs the model on n sequences from `first` on, and writes `results`. Fails as model_forward does; ST_RESOURCE. */
 Status text_pass_forward(TextPass *pass, const Model *model, const Experience *experience, int64_t first, int64_t n, const TextResults *results);
+/* The same with the losses of a student: also runs the teacher. *d: on the tape, a value for each token of the sequences. args must live until the
+ * step ends. Fails likewise. */
+Status text_pass_taught(TextPass *pass, const Model *model, const Model *teacher, const Experience *experience, int64_t first, int64_t n,
+                        const DivergenceArgs *args, Divergences *d);
 /* Adds to the gradients of the model's trained parameters, given the gradients of the last pass's results. Fails as tape_backward does. */
 Status text_pass_backward(TextPass *pass, const TextGradients *gradients);
 void text_pass_release(TextPass *pass); /* does not free the tape */

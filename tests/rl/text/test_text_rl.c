@@ -80,17 +80,33 @@ static double last_metric(const char *run_name, const char *key) {
     return value;
 }
 
+/* A teacher with the demo's tokens and other weights. */
+static const char *other_teacher(void) {
+    static char dir[512];
+    Str config = {0};
+    snprintf(dir, sizeof dir, "%s/teacher", test_folder);
+    check_ok(file_read("recipes/demo/model/config.json", 1 << 20, &config));
+    check_ok(model_write_random(dir, str_text(&config), DT_F32, 3, 0.2));
+    check_ok(model_copy_files(model_dir, dir));
+    str_release(&config);
+    return dir;
+}
+
 TEST(every_algorithm_resumes_to_the_same_bytes) {
     int threads = omp_get_max_threads();
+    char teacher[600];
+    snprintf(teacher, sizeof teacher, "distil.teacher=%s", other_teacher());
     for (size_t i = 0; text_algorithm_at(i); i++) {
         if (ALL_OR_FEW(false, i % 3 > 0)) continue;
         char algorithm[64], names[3][64];
         snprintf(algorithm, sizeof algorithm, "rl.algorithm=%s", text_algorithm_at(i)->name);
-        const char *more[] = {algorithm, "rl.num_iterations=2", "rl.num_minibatches=2", "rl.beta=0.05", "rl.ent_coef=0.01", "generate.temperature=2"};
+        const char *more[] = {algorithm,          "rl.num_iterations=2",    "rl.num_minibatches=2", "rl.beta=0.05",
+                              "rl.ent_coef=0.01", "generate.temperature=2", "rl.seq_kd=true",       teacher};
+        const size_t n_more = COUNT_OF(more) - !text_algorithm_at(i)->taught; /* only these have a teacher */
         Recipe *recipes[3];
         for (int k = 0; k < 3; k++) {
             snprintf(names[k], sizeof names[k], "%zu-%d", i, k);
-            recipes[k] = recipe_of(names[k], more, COUNT_OF(more));
+            recipes[k] = recipe_of(names[k], more, n_more);
         }
         test_text_rl_run(recipes[0], false, false);
         test_text_rl_run(recipes[1], false, true);
