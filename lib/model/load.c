@@ -148,7 +148,7 @@ static Status load_codes(const Loader *loader, const StoredTensor *stored, const
         model_drop_pages(model, stored->codes, stored->codes_bytes);
         *tensor = tensor_packed(model->arena, model->device, module->n_dims, module->shape, packing);
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
-    } else if (mapping && !loader->options->streamed && !module->sparse) {
+    } else if (mapping && !loader->options->streamed && !loader->options->shared && !module->sparse) {
         TRY(stored_copy(model, stored, stored->dtype, module->n_dims, module->shape, tensor));
     } else {
         *tensor = mapping ? tensor_mapped(model->arena, model->device, stored->dtype, module->n_dims, module->shape, stored->data)
@@ -171,7 +171,7 @@ static Status load_values(const Loader *loader, const StoredTensor *stored, cons
          has_file = model->device->host_memory || model->device->planned;
     bool copied = quantised || !has_file || all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
                   (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 ||
-                  (!loader->options->streamed && !module->sparse && read_in_place(model, stored, shape));
+                  (!loader->options->streamed && !loader->options->shared && !module->sparse && read_in_place(model, stored, shape));
     if (copied) {
         DType dtype = all || n_dims == 1 || stored->dtype == DT_F64 ? wide : quantised ? dequantised_dtype(loader, stored) : stored->dtype;
         return stored_copy(model, stored, dtype, n_dims, shape, tensor);
@@ -199,7 +199,7 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, const Modu
         TRY(tensor_check_finite(*tensor, stored->name, stored->file));
     Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
     if (!param) return ST_RESOURCE;
-    if (all) return params_train(param, model->arena);
+    if (all) return loader->options->lends ? params_train_lent(param, model->arena) : params_train(param, model->arena);
     (*tensor)->storage->constant = !module->sparse; /* a packed copy would be as large as all experts */
     return ST_OK;
 }
@@ -451,7 +451,7 @@ ModelMemory model_memory(const Model *model, bool backward) {
             memory.mapped += bytes;
         else
             memory.weights += bytes;
-        if (param->trained) memory.gradients += bytes;
+        if (param->trained && !tensor->grad->lent) memory.gradients += bytes;
     }
     for (size_t i = 0; i <= model->n_linears; i++) {
         const Tensor *weight = i < model->n_linears ? model->linears[i]->weight : model->head;
