@@ -214,15 +214,17 @@ static void sft_release(Trainer *trainer) {
 
 static double *sft_numbers(Trainer *trainer, size_t *n) {
     Sft *sft = trainer->context;
-    *n = sft->distil ? DISTIL_NUMBERS : 0;
-    return sft->distil ? distil_numbers(sft->distil) : NULL;
+    if (!sft->distil) return router_loads_numbers(&sft->routers, n);
+    *n = DISTIL_NUMBERS;
+    return distil_numbers(sft->distil);
 }
 
-/* A rank sees the routers of its own leaves alone, so loads are reported by a single process. */
 static void sft_step_metrics(const Trainer *trainer, Metrics *metrics) {
     const Sft *sft = trainer->context;
-    if (sft->distil) distil_metrics(sft->distil, metrics);
-    if (trainer->ranks == 1) router_loads_metrics(&sft->routers, metrics);
+    if (sft->distil)
+        distil_metrics(sft->distil, metrics);
+    else
+        router_loads_metrics(&sft->routers, metrics);
 }
 
 static const Objective objective = {.open = sft_open,
