@@ -4,6 +4,7 @@
 #include "lib/base/system.h"
 #include "lib/run/run_parts.h"
 #include "lib/train/rank_checkpoint.h"
+#include "lib/train/rank_records.h"
 #include "lib/train/stepper.h"
 #include "lib/train/trained_model.h"
 #include "lib/train/trainer_parts.h"
@@ -30,6 +31,7 @@ typedef struct Loop {
     Params *params;
     Stepper stepper;
     Accumulator accumulator;
+    RankRecord record;
     LossSums *records; /* of each leaf of a step, each followed by the objective's numbers */
     size_t record_size, n_numbers;
     double divisor;   /* of the step's losses */
@@ -250,7 +252,11 @@ static Status train_leaf(void *context, int64_t leaf, const TapeWatch *watch) {
     *sums = (LossSums){0};
     comm_phase(trainer->comm, loop->state.step + 1, "leaf", leaf);
     trainer->watch = watch;
+    const double began = clock_seconds(), before = tape_backward_seconds(trainer->tape);
     Status status = rows_train(trainer, loop->state.step, leaf, loop->divisor, sums);
+    const double backward = tape_backward_seconds(trainer->tape) - before;
+    rank_record_add(&loop->record, RANK_FORWARD, clock_seconds() - began - backward);
+    rank_record_add(&loop->record, RANK_BACKWARD, backward);
     trainer->watch = NULL;
     tape_watch(trainer->tape, NULL);
     TRY(status);
@@ -273,6 +279,8 @@ static void add_records(Loop *loop, int64_t n_leaves, LossSums *sums) {
     }
 }
 
+static double leaf_seconds(const RankRecord *record) { return record->seconds[RANK_FORWARD] + record->seconds[RANK_BACKWARD]; }
+
 static Status accumulate(Loop *loop, StepResult *result) {
     Trainer *trainer = loop->trainer;
     Leaves leaves = {.run = train_leaf, .context = loop};
@@ -282,7 +290,9 @@ static Status accumulate(Loop *loop, StepResult *result) {
     TRY(begun);
     profile_lap("data");
     leaves.n_lanes = lanes_in(&trainer->lanes, leaves.n);
+    const double began = clock_seconds(), before = leaf_seconds(&loop->record);
     Status status = accumulator_run(&loop->accumulator, &leaves);
+    rank_record_add(&loop->record, RANK_REDUCE, clock_seconds() - began - (leaf_seconds(&loop->record) - before));
     if (status == ST_INTERRUPTED) return interrupted(loop);
     TRY(status);
     loop->interrupted = trainer->ranks > 1 && interrupt_requested();
@@ -312,13 +322,16 @@ static Status train_step(Loop *loop, StepResult *result) {
     double began = clock_seconds();
     *result = (StepResult){.metrics.n = 0};
     TRY(accumulate(loop, result));
-    double norm, rate = stepper_rate(&loop->stepper, state->step);
+    double norm, rate = stepper_rate(&loop->stepper, state->step), summed = clock_seconds();
     TRY(accumulator_norm(&loop->accumulator, 0, &norm));
     if (!isfinite(norm)) return not_finite(loop, "the gradient", -1);
     TRY(memory_check(ST_OK)); /* rows or gradients may be incomplete */
     loop->torn = true;
     stepper_update(&loop->stepper, loop->params, norm, rate, state->step + 1);
+    const double updated = clock_seconds();
+    rank_record_add(&loop->record, RANK_OPTIMIZER, updated - summed);
     TRY(accumulator_share(&loop->accumulator));
+    rank_record_add(&loop->record, RANK_REDUCE, clock_seconds() - updated);
     if (loop->trainer->objective->updated) loop->trainer->objective->updated(loop->trainer, state->step + 1);
     TRY(memory_check(ST_OK));
     loop->torn = false;
@@ -458,6 +471,7 @@ static Status loop_train(Loop *loop) {
         if (save_due(loop)) TRY(save_checkpoint(loop));
         if (state->stopped || last_step(loop)) return ST_OK;
         TRY(train_step(loop, &result));
+        TRY(rank_record_write(&loop->record, loop->run, state->step));
         TRY(write_step(loop, &result));
         report_progress(loop, &result, NULL);
         if (loop->interrupted) return interrupted(loop);
@@ -528,6 +542,7 @@ static Status loop_start(Loop *loop) {
     loop->checkpoint.items = loop->items;
     loop->checkpoint.n = loop->n_items;
     TRY(load_checkpoint(loop));
+    rank_record_begin(&loop->record, loop->trainer->comm);
     loop->began = clock_seconds();
     loop->began_step = loop->state.step;
     return ST_OK;
