@@ -74,7 +74,8 @@ Status rank_record_write(RankRecord *record, Run *run, int64_t step) {
     }
     rank_record_begin(record, record->comm);
     Status status = comm_gather_small(record->comm, "records of a step", &mine, sizeof mine, all);
-    if (status == ST_OK && run_writes(run)) status = append_lines(run, step, all, ranks);
+    /* the weights are new: a full disk is reported when they are saved */
+    if (status == ST_OK && run_writes(run) && append_lines(run, step, all, ranks) != ST_OK) run_warn(run, "%s", status_text());
     free(all);
     return status;
 }

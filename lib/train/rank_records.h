@@ -26,7 +26,7 @@ typedef struct RankRecord {
 } RankRecord;
 void rank_record_begin(RankRecord *record, Comm *comm);
 void rank_record_add(RankRecord *record, RankWork work, double seconds);
-/* Gathers the records of all ranks. Fails as comm_wait; ST_RESOURCE: a full disk. */
+/* Gathers the records of all ranks. Fails as comm_wait; warns if the line cannot be written. */
 Status rank_record_write(RankRecord *record, Run *run, int64_t step);
 
 #endif

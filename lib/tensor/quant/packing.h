@@ -26,6 +26,8 @@ struct Packing {
     /* The codes, for kernels with a faster reader of the same bits (cpu/simd/codes.c); NULL: of another kind. */
     const FourBit *four_bits;
     const AffineCodes *affine;
+    /* Of a stack of matrices (n, in, out): each of them transposed, (out, in), which is the order of its codes. NULL: not a stack. */
+    const Packing *const *matrices;
 };
 
 /* Dequantises elements first..first+n-1 of a flattened tensor of a quantised dtype, from any element on. elements: as in the tensor. rounds: the
