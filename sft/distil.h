@@ -18,8 +18,7 @@ void distil_close(Distil *distil); /* NULL is fine */
 /* Called with all rows of a step before its first batch. */
 void distil_begin(Distil *distil, const size_t *rows, size_t n);
 /* Forward of both models on the batch of a pass over training rows: adds to the sums of the step and seeds the losses; the caller runs
- * tape_backward. ST_INPUT,
- * ST_RESOURCE, as model_forward and top_file_read. */
+ * tape_backward. ST_INPUT, ST_RESOURCE, as model_forward and top_file_read. */
 Status distil_batch(Distil *distil, const Model *student, const Pass *pass, const Batch *batch, LossSums *sums);
 double *distil_numbers(Distil *distil, size_t *n); /* for Objective.numbers: sums over the step */
 /* Of a step: divergence, cross_entropy and agreement (the share of tokens at which both models find the same token likeliest), means over its trained

@@ -225,15 +225,14 @@ static void sft_release(Trainer *trainer) {
 
 static double *sft_numbers(Trainer *trainer, size_t *n) {
     Sft *sft = trainer->context;
-    *n = 0;
-    return sft->distil ? distil_numbers(sft->distil, n) : NULL;
+    return sft->distil ? distil_numbers(sft->distil, n) : router_loads_numbers(&sft->routers, n);
 }
 
-/* A rank sees the routers of its own leaves alone, so loads are reported by a single process. */
+/* The numbers of a student have no loads: over ranks they would be those of its own rows. */
 static void sft_step_metrics(const Trainer *trainer, Metrics *metrics) {
     const Sft *sft = trainer->context;
     if (sft->distil) distil_metrics(sft->distil, metrics);
-    if (trainer->ranks == 1) router_loads_metrics(&sft->routers, metrics);
+    if (!sft->distil || trainer->ranks == 1) router_loads_metrics(&sft->routers, metrics);
 }
 
 static const Objective objective = {.before = sft_before,

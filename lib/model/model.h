@@ -84,8 +84,12 @@ typedef struct Model {
 typedef struct Quantise Quantise;
 typedef struct ModelOptions {
     const Device *device;
-    DType compute;       /* f32 or bf16 (f64 on the reference device) */
-    bool train_all;      /* full fine-tuning: every weight becomes a trained f32 copy */
+    DType compute;  /* f32 or bf16 (f64 on the reference device) */
+    bool train_all; /* full fine-tuning: every weight becomes a trained f32 copy */
+    bool lends;     /* with train_all: gradients have memory only while a tape lends it (params_train_lent) */
+    /* other processes of this machine have the same files: weights that products read as they are stored stay in the mapped file, of which all
+     * processes share the pages */
+    bool shared;
     bool dequantize;     /* quantised weights become values in `compute`; else products read their codes */
     bool skip_nan_check; /* weights are checked for NaN and infinities unless set */
     /* For callers that read each weight once: weights stay in the mapped file, and checked pages are released (model_drop_pages) */

@@ -55,6 +55,7 @@ struct Tensor {
     bool needs_grad;
     bool in_out;      /* a weight stored as (in, out) instead of (out, in), as GPT-2's Conv1D does */
     bool blank;       /* a gradient that counts as zeros: the first op that adds to it writes instead (tape_grad) */
+    bool lent;        /* a gradient whose elements are a tape's: from the first op that adds to it to tape_grad_free; NULL else */
     int uses;         /* of a tensor made outside the tape: ops that have not run backward yet, while a tape is watched (tape_watch) */
     StepState *state; /* facts that ops need of a tensor that the tape made; NULL for other tensors */
 };
@@ -66,6 +67,7 @@ Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, 
  * memory, recorded), tensor_allocate gives it elements. ST_RESOURCE. */
 Tensor *tensor_header(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape);
 Status tensor_allocate(Tensor *tensor, Arena *arena);
+static inline bool tensor_is_allocated(const Tensor *tensor) { return tensor->elements != NULL; }
 /* Makes a tensor with the values of an array of the host. On a device that shares the host's memory it is a view of the array, which the caller
  * keeps valid as long as the tensor; on another device it is a copy, made at once. A device that plans takes the memory of the copy, and reads the
  * array. NULL: out of memory, or the device failed. */
@@ -522,12 +524,14 @@ void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
  * there if it is blank. Frees the results of ops, so read what you need of them before the call. Returns tape_status: the first failure of an op, or
  * the device's fault. */
 Status tape_backward(Tape *tape);
+double tape_backward_seconds(const Tape *tape); /* in tape_backward since tape_new */
 
 /* Work between the ops of a tape, such as sending gradients that are complete. */
 typedef struct TapeWatch {
     void *context;
-    void (*ready)(void *context, Tensor *tensor); /* no further op adds to the gradient of this tensor, which was made outside the tape */
-    void (*poll)(void *context);                  /* after each op, forward and backward */
+    /* No further op adds to the gradient of this tensor, which was made outside the tape. */
+    void (*ready)(void *context, Tape *tape, Tensor *tensor);
+    void (*poll)(void *context); /* after each op, forward and backward */
 } TapeWatch;
 /* Watches the tape from its next op on; NULL: no longer. Set it before the forward pass of a step with one backward pass, with `uses` of all trained
  * tensors 0. A tensor whose ops were not all reached is not reported. */
@@ -592,6 +596,8 @@ bool tape_needs_backward(const Tape *tape); /* this run of the op, or its repeti
 /* The gradient buffer of `tensor`. *beta is 0 when the buffer is fresh (write) and 1 when it has a value already (add): backward kernels take
  * `beta` and compute y = result + beta * y. NULL when no gradient is needed. */
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta);
+/* Gives the memory of a lent gradient back to the tape that it is from; it is blank from then on. tape NULL: the tape has been reset since. */
+void tape_grad_free(Tape *tape, Tensor *grad);
 /* Moves the gradient buffer of `from`, which no longer needs it, to `to`. False when `to` has one already or differs in shape or dtype. */
 bool tensor_grad_move(Tensor *from, Tensor *to);
 /* Short-lived memory for values, taken from the memory that gradients of activations use in turn. False after a failure. tape_temp_free ends the

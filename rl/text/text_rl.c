@@ -315,7 +315,7 @@ static Status open_parts(TextRl *rl) {
     const Recipe *r = rl->recipe;
     TRY(choose_algorithm(rl));
     if (rl->algorithm->paired) TRY(text_pairs_open(rl));
-    TRY(trained_model_open(r, rl->config->runtime, &rl->model));
+    TRY(trained_model_open_as(r, rl->config->runtime, &(ModelUse){.comm = rl->comm}, &rl->model));
     TRY(text_open_policy(rl, rl->reward_options));
     if (r->rl_env)
         TRY(open_turns(rl));
@@ -463,6 +463,7 @@ Status text_rl_run(const TrainingConfig *config, const RewardOptions *rewards, T
                                       .over_ranks = true};
     TextRl rl = {
         .config = config,
+        .comm = config->comm,
         .reward_options = rewards,
         .recipe = config->recipe,
         .arena = arena_new(0),

@@ -189,7 +189,7 @@ static Status score_samples(TextRl *rl, Experience *e, RolloutSums *sums) {
 
 /* Rank 0 calls the rewards, so that each completion is judged once. It also has the sums of columns, which the metrics need. */
 Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
-    if (comm_rank(rl->config ? rl->config->comm : NULL) == 0) TRY(score_samples(rl, e, sums));
+    if (comm_rank(rl->comm) == 0) TRY(score_samples(rl, e, sums));
     TRY(text_share_rewards(rl, e));
     add_round(sums, e);
     return ST_OK;

@@ -103,6 +103,7 @@ typedef struct TextNames {
 typedef struct TextRl {
     /* from the recipe */
     const TrainingConfig *config; /* NULL: the policy is only evaluated */
+    Comm *comm;                   /* ranks that share the work; NULL: one process */
     const RewardOptions *reward_options;
     const Recipe *recipe;
     Recipe dated; /* the recipe with the date on which the run began, if the template writes the date */

@@ -394,12 +394,12 @@ TEST(held_out_prompts) {
     char dir[600], data[600];
     snprintf(dir, sizeof dir, "%s/held", test_folder);
     TextEvaluation found;
-    check_ok(text_rl_evaluate(device_cpu(), dir, NULL, &(RewardOptions){0}, &found));
+    check_ok(text_rl_evaluate(device_cpu(), NULL, dir, NULL, &(RewardOptions){0}, &found));
     assert_int_equal(found.rows, 2);
     assert_true(found.reward == last_metric("held", "eval_reward"));
     arena_free(found.arena);
     snprintf(data, sizeof data, "%s", temp_text(test_folder, "others.jsonl", rows));
-    check_ok(text_rl_evaluate(device_cpu(), dir, data, &(RewardOptions){0}, &found));
+    check_ok(text_rl_evaluate(device_cpu(), NULL, dir, data, &(RewardOptions){0}, &found));
     assert_int_equal(found.rows, 5);
     arena_free(found.arena);
     Str samples = {0};
@@ -410,7 +410,7 @@ TEST(held_out_prompts) {
     assert_true(seen > 0 && seen <= 3);
     str_release(&samples);
     snprintf(dir, sizeof dir, "%s/nowhere", test_folder);
-    check_status(text_rl_evaluate(device_cpu(), dir, NULL, &(RewardOptions){0}, &found), ST_CONFIG);
+    check_status(text_rl_evaluate(device_cpu(), NULL, dir, NULL, &(RewardOptions){0}, &found), ST_CONFIG);
     arena_free(found.arena);
     recipe_free(recipes[0]);
     recipe_free(recipes[1]);
