@@ -155,7 +155,7 @@ static void print_rates(const Command *command, const Layers *layers, int64_t to
 
 static Status measure_experts(const Command *command, int64_t tokens, Layers *layers) {
     Rate dense[2], experts[2];
-    double read, before, after;
+    double read = 0, before, after;
     TRY(make_layers(command->arena, layers));
     TRY(make_inputs(command->arena, layers, tokens, 101));
     TRY(measure_pass(layers, dense_forward, "linear", dense));
