@@ -132,6 +132,10 @@ Tensor *model_layers(const Model *model, Tape *tape, const ModelBatch *given, Te
         LayerContext *context = tape_copy(tape, &(LayerContext){model, batch, ropes, shared, i}, sizeof(LayerContext));
         x = context ? op_layer_shared(tape, layer_forward, x, context, shared, model->n_shared) : NULL;
     }
+    if (x && batch->shown) {
+        *batch->shown = (ShownAttention){shared[model->shown.place], shared[model->shown.place + 1], *model->shown.args};
+        batch->shown->args.layout = &batch->layout;
+    }
     return x;
 }
 

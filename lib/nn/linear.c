@@ -19,14 +19,18 @@ static const LoraBranch *branches_of_rows(const Linear *linear, Tape *tape, cons
     return first;
 }
 
+void linear_mask(const Linear *linear, const StepContext *step, LoraBranch *branch) {
+    if (!step->training) branch->dropout = 0;
+    branch->first_draw = (uint64_t)(step->first_token * linear->in);
+    branch->key = rng_key(step->seed, RNG_DROPOUT, step->number * DROPOUT_LAYERS + linear->index);
+}
+
 /* The layer's arguments in this step; `branch` receives its low-rank branch. */
 static LinearArgs linear_args(const Linear *linear, Tape *tape, const StepContext *step, LoraBranch *branch) {
     if (step->n_adapters > 0) return (LinearArgs){linear->weight, linear->bias, branches_of_rows(linear, tape, step)};
     if (!linear->lora) return (LinearArgs){linear->weight, linear->bias, NULL};
     *branch = *linear->lora;
-    if (!step->training) branch->dropout = 0;
-    branch->first_draw = (uint64_t)(step->first_token * linear->in);
-    branch->key = rng_key(step->seed, RNG_DROPOUT, step->number * DROPOUT_LAYERS + linear->index);
+    linear_mask(linear, step, branch);
     return (LinearArgs){linear->weight, linear->bias, branch};
 }
 

@@ -47,7 +47,7 @@ static Tensor *of_format(const QuantFormat *format, int64_t out, int64_t in) {
     return weight;
 }
 
-static const char *const packings[] = {"nf4", "fp4 nested", "int8", "affine 4", "affine 3", "affine 8", "fp8"};
+static const char *const packings[] = {"nf4", "fp4 nested", "int8", "affine 4", "affine 3", "affine 8", "affine 8 unsigned", "fp8"};
 
 static FourBit four_bits(bool nested, int64_t count) {
     enum { BLOCK = 64 };
@@ -69,9 +69,8 @@ static FourBit four_bits(bool nested, int64_t count) {
     return four;
 }
 
-static Packing *affine(int bits, int64_t out, int64_t in) {
-    enum { GROUP = 8 };
-    int64_t line = (in * bits + 7) / 8, n_groups = (in + GROUP - 1) / GROUP;
+static Packing *affine(int bits, bool is_signed, int64_t out, int64_t in) {
+    int64_t group = in % 64 == 0 ? 64 : 8, line = (in * bits + 7) / 8, n_groups = (in + group - 1) / group;
     AffineCodes codes = {.name = "affine",
                          .bits = bits,
                          .rows = out,
@@ -79,14 +78,14 @@ static Packing *affine(int bits, int64_t out, int64_t in) {
                          .n_groups = n_groups,
                          .codes = random_bytes(out * line, (uint64_t)bits),
                          .line = line,
-                         .is_signed = bits == 8,
+                         .is_signed = is_signed,
                          .scales = random_floats(out * n_groups, 5),
-                         .group = GROUP};
+                         .group = group};
     int16_t *zeros = arena_alloc(arena, (size_t)(out * n_groups) * sizeof *zeros);
     int32_t *groups = arena_alloc(arena, (size_t)in * sizeof *groups);
     for (int64_t i = 0; i < out * n_groups; i++) zeros[i] = (int16_t)(i * 5 % (1 << bits));
     for (int64_t i = 0; i < in; i++) groups[i] = (int32_t)(i * 7 % n_groups); /* inputs of a group lie apart, as with act-order */
-    if (bits != 8) codes.zeros = zeros;
+    if (!is_signed) codes.zeros = zeros;
     if (bits == 3) codes.groups = groups;
     return packing_of_affine(arena, &codes);
 }
@@ -108,9 +107,10 @@ static Tensor *of_packing(size_t which, int64_t out, int64_t in) {
         packing = packing_of_four_bits(arena, &four, out * in);
         break;
     case 2: packing = packing_of_int8_rows(arena, (const int8_t *)random_bytes(out * in, 8), random_floats(out, 4), out, in); break;
-    case 3: packing = affine(4, out, in); break;
-    case 4: packing = affine(3, out, in); break;
-    case 5: packing = affine(8, out, in); break;
+    case 3: packing = affine(4, false, out, in); break;
+    case 4: packing = affine(3, false, out, in); break;
+    case 5: packing = affine(8, true, out, in); break;
+    case 6: packing = affine(8, false, out, in); break;
     default: packing = fp8(out, in);
     }
     return tensor_packed(arena, device_cpu(), 2, (int64_t[]){out, in}, packing);
@@ -127,11 +127,11 @@ static Tensor *copy_of(const Tensor *weight) {
     return copy;
 }
 
-/* Calls check(weight) for a weight of each format, about (out, in), and its values in f32 and in bf16. */
-static void for_each_weight(int64_t out, int64_t in, void (*check)(Tensor *weight, Tensor *copy, DType compute)) {
+/* Calls check(weight) for a weight of each packing, and of each format of blocks if `all`, about (out, in), and its values in f32 and in bf16. */
+static void for_each_of(bool all, int64_t out, int64_t in, void (*check)(Tensor *weight, Tensor *copy, DType compute)) {
     size_t n;
     const QuantFormat *formats = quant_formats(&n);
-    for (size_t i = 0; i < n + COUNT_OF(packings); i++)
+    for (size_t i = all ? 0 : n; i < n + COUNT_OF(packings); i++)
         for (int rounds = 0; rounds < 2; rounds++) {
             int64_t block = i < n ? formats[i].block : 1;
             Arena *outer = arena;
@@ -146,6 +146,10 @@ static void for_each_weight(int64_t out, int64_t in, void (*check)(Tensor *weigh
             arena_free(arena);
             arena = outer;
         }
+}
+
+static void for_each_weight(int64_t out, int64_t in, void (*check)(Tensor *weight, Tensor *copy, DType compute)) {
+    for_each_of(true, out, in, check);
 }
 
 static Tensor *random_tensor(DType dtype, int64_t rows, int64_t cols, uint64_t number) {
@@ -170,7 +174,7 @@ static void check_same(const char *what, const Tensor *weight, const Tensor *got
 
 static void check_products(Tensor *weight, Tensor *copy, DType compute) {
     static const int64_t rows[] = {3, 40, 1, 131};
-    for (size_t i = 0; i < (weight->shape[0] > 50 ? (size_t)2 : COUNT_OF(rows)); i++)
+    for (size_t i = 0; i < (weight->shape[0] > 100 ? (size_t)2 : COUNT_OF(rows)); i++)
         for (int back = 0; back < 2; back++) {
             Tensor *a = random_tensor(compute, rows[i], weight->shape[back ? 0 : 1], 20 + i), *c[2];
             for (int k = 0; k < 2; k++) {
@@ -226,10 +230,12 @@ static void check_head(Tensor *weight, Tensor *copy, DType compute) {
     check_same("gradient of hidden states", weight, back[0], back[1]);
 }
 
-/* Widths that are no multiples of anything: a group of 4 bits begins in the middle of a byte, blocks of 64 cross rows. */
+/* Widths that are no multiples of anything: a group of 4 bits begins in the middle of a byte, blocks of 64 cross rows. And one whose rows are whole
+ * units, which kernels read as lanes. */
 static void all_of_one_backend(void) {
     for_each_weight(37, 77, check_products);
-    for_each_weight(ALL_OR_FEW(130, 70), ALL_OR_FEW(270, 130), check_products);
+    for_each_of(false, 70, 192, check_products);
+    for_each_weight(ALL_OR_FEW(130, 70), ALL_OR_FEW(200, 130), check_products);
     for_each_weight(61, 77, check_head);
     for_each_weight(61, 77, check_rows);
 }

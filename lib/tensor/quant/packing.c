@@ -2,6 +2,7 @@
 /* Reading codes from any element on, and the packings. */
 #include "lib/tensor/quant/packing.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- any quantised dtype ---- */
@@ -55,15 +56,20 @@ Packing *packing_of_four_bits(Arena *arena, const FourBit *codes, int64_t count)
     return &made->packing;
 }
 
+/* See Packing.ordinary. */
+static bool scales_are_ordinary(const float *scales, int64_t n) {
+    bool all = true;
+    for (int64_t i = 0; i < n; i++) all &= scales[i] == 0 || (fabsf(scales[i]) > 1e-12f && fabsf(scales[i]) < 1e30f);
+    return all;
+}
+
 typedef struct Int8Packing {
     Packing packing;
-    const int8_t *codes;
-    const float *absmax;
-    int64_t width;
+    Int8Rows rows;
 } Int8Packing;
 
 static void read_int8_rows(const Packing *packing, int64_t first, int64_t n, float *values) {
-    const Int8Packing *its = (const Int8Packing *)packing;
+    const Int8Rows *its = &((const Int8Packing *)packing)->rows;
     for (int64_t at = 0, some; at < n; at += some) {
         int64_t row = (first + at) / its->width;
         some = MIN(n - at, (row + 1) * its->width - first - at);
@@ -74,8 +80,12 @@ static void read_int8_rows(const Packing *packing, int64_t first, int64_t n, flo
 Packing *packing_of_int8_rows(Arena *arena, const int8_t *codes, const float *absmax, int64_t rows, int64_t width) {
     Int8Packing *made = arena_alloc(arena, sizeof *made);
     if (!made) return NULL;
-    *made =
-        (Int8Packing){{.name = "int8", .bytes = (size_t)(rows * width) + (size_t)rows * sizeof(float), .read = read_int8_rows}, codes, absmax, width};
+    *made = (Int8Packing){{.name = "int8",
+                           .bytes = (size_t)(rows * width) + (size_t)rows * sizeof(float),
+                           .read = read_int8_rows,
+                           .int8_rows = &made->rows,
+                           .ordinary = scales_are_ordinary(absmax, rows)},
+                          {codes, absmax, width}};
     return &made->packing;
 }
 
@@ -126,7 +136,12 @@ Packing *packing_of_affine(Arena *arena, const AffineCodes *codes) {
     if (!made) return NULL;
     size_t bytes = (size_t)(codes->rows * codes->line) + (size_t)(codes->rows * codes->n_groups) * (sizeof(float) + (codes->zeros ? 2 : 0)) +
                    (codes->groups ? (size_t)codes->width * sizeof *codes->groups : 0);
-    *made = (AffinePacking){{.name = codes->name, .bytes = bytes, .read = read_affine, .affine = &made->codes}, *codes};
+    *made = (AffinePacking){{.name = codes->name,
+                             .bytes = bytes,
+                             .read = read_affine,
+                             .affine = &made->codes,
+                             .ordinary = scales_are_ordinary(codes->scales, codes->rows * codes->n_groups)},
+                            *codes};
     return &made->packing;
 }
 

@@ -18,14 +18,17 @@
 
 typedef struct Packing Packing;
 typedef struct AffineCodes AffineCodes;
+typedef struct Int8Rows Int8Rows;
 struct Packing {
     const char *name; /* of the format, for messages */
     size_t bytes;     /* of codes and statistics */
     /* Dequantises elements first..first+n-1 of the flattened tensor, rounded to float32 as the format defines it. Called by several threads. */
     void (*read)(const Packing *packing, int64_t first, int64_t n, float *values);
-    /* The codes, for kernels with a faster reader of the same bits (cpu/simd/codes.c); NULL: of another kind. */
+    /* The codes, for kernels with a faster reader of the same bits (cpu/simd/codes.c, code_lanes.c); NULL: of another kind. */
     const FourBit *four_bits;
     const AffineCodes *affine;
+    const Int8Rows *int8_rows;
+    bool ordinary; /* of affine codes and int8 rows: scales are finite, and 0 or above 1e-12, so that kernels may divide them without a loss */
     /* Of a stack of matrices (n, in, out): each of them transposed, (out, in), which is the order of its codes. NULL: not a stack. */
     const Packing *const *matrices;
 };
@@ -39,6 +42,11 @@ void codes_read(DType dtype, const void *elements, int64_t first, int64_t n, boo
 /* NF4 and FP4 with `count` elements, with or without nested statistics; blocks may cross rows. */
 Packing *packing_of_four_bits(Arena *arena, const FourBit *codes, int64_t count);
 /* LLM.int8: codes (rows, width) and the absmax of each row, float32. */
+struct Int8Rows {
+    const int8_t *codes;
+    const float *absmax;
+    int64_t width;
+};
 Packing *packing_of_int8_rows(Arena *arena, const int8_t *codes, const float *absmax, int64_t rows, int64_t width);
 
 /* Codes of a grid with a scale, and perhaps a zero point, for each group of inputs of a row: value = scale * (code - zero). */

@@ -53,8 +53,9 @@ typedef struct FourBit {
     int64_t nested_block; /* scales that share an element of nested_absmax */
     float offset;
 } FourBit;
-const float *four_bit_map(FourBitKind kind);          /* the 16 values of its codes */
-float four_bit_scale(const FourBit *from, int64_t i); /* of block i */
+const float *four_bit_map(FourBitKind kind);                                        /* the 16 values of its codes */
+float four_bit_scale(const FourBit *from, int64_t i);                               /* of block i */
+void four_bit_scales(const FourBit *from, int64_t first, int64_t n, float *scales); /* of blocks first .. first + n - 1 */
 /* Dequantises elements first .. first + n - 1 of the flattened tensor. */
 void four_bit_read(const FourBit *from, int64_t first, int64_t n, float *values);
 /* Quantises `count` finite values. packed: (count + 1) / 2 bytes, written; absmax: one scale for each block, written. The last block may be short. */

@@ -51,6 +51,19 @@ float four_bit_scale(const FourBit *from, int64_t i) {
     return scaled + from->offset;
 }
 
+void four_bit_scales(const FourBit *from, int64_t first, int64_t n, float *scales) {
+    if (from->absmax) memcpy(scales, (const char *)from->absmax + (size_t)first * sizeof *scales, (size_t)n * sizeof *scales);
+    for (int64_t i = 0, end; !from->absmax && i < n; i = end) {
+        int64_t nested = (first + i) / from->nested_block;
+        float upper = float_at(from->nested_absmax, nested);
+        end = MIN(n, (nested + 1) * from->nested_block - first);
+        for (int64_t j = i; j < end; j++) {
+            float scaled = float_at(from->nested_map, from->absmax_codes[first + j]) * upper;
+            scales[j] = scaled + from->offset;
+        }
+    }
+}
+
 void four_bit_read(const FourBit *from, int64_t first, int64_t n, float *values) {
     for (int64_t i = 0; i < n;) {
         int64_t at = first + i, end = MIN(n, i + from->block - at % from->block);

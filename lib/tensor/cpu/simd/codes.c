@@ -240,11 +240,25 @@ static void affine_read(const AffineCodes *c, int64_t first, int64_t n, float *v
     }
 }
 
+/* An absmax divided by 127 beforehand gives the same bits as int8_row_read: a code times an absmax has 31 bits, so its quotient is 2^-32 of itself or
+ * more away from where the rounding to float32 changes, and the error of double is far below that. */
+static void int8_rows_read(const Int8Rows *rows, int64_t first, int64_t n, float *values) {
+    for (int64_t at = 0, some; at < n; at += some) {
+        int64_t row = (first + at) / rows->width;
+        const int8_t *codes = rows->codes + first + at;
+        double factor = (double)rows->absmax[row] / 127;
+        some = MIN(n - at, (row + 1) * rows->width - first - at);
+        for (int64_t i = 0; i < some; i++) values[at + i] = (float)((double)codes[i] * factor);
+    }
+}
+
 static void packing_read(const Packing *packing, int64_t first, int64_t n, float *values) {
     if (packing->four_bits)
         four_bits_read(packing->four_bits, first, n, values);
     else if (packing->affine && affine_is_fast(packing->affine))
         affine_read(packing->affine, first, n, values);
+    else if (packing->int8_rows && packing->ordinary)
+        int8_rows_read(packing->int8_rows, first, n, values);
     else
         packing->read(packing, first, n, values);
 }

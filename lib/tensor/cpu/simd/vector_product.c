@@ -6,6 +6,7 @@
  * Every element is one chain of multiply-adds in order of k, which begins with the value it is added to, kept in a register or, between cuts of a
  * long sum, in memory. Only speed decides about cuts, and the bits depend neither on the threads nor on the other rows. */
 #include "lib/tensor/cpu/simd/vector_product.h"
+#include "lib/tensor/cpu/simd/code_lanes.h"
 #include "lib/tensor/cpu/work_queue.h"
 #include "lib/tensor/cpu/transpose.h"
 
@@ -209,6 +210,10 @@ static void codes_columns_load(const Operand *b, float scale, int64_t col, int64
 /* Loads `vectors` vectors of columns of a transposed B, from column `col` of `n_cols` on, times `scale`: (depth, vectors x VEC_FLOATS). */
 static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_cols, int64_t vectors, int64_t from, int64_t depth, float *to) {
     if (dtype_is_quantised(b->dtype)) {
+        if (scale == 1 && col + vectors * VEC_FLOATS <= n_cols && from % LANES_STEP == 0 && ISA_FN(lanes_fit)(b, depth)) {
+            ISA_FN(lanes_read)(b, col, (int)vectors, from, depth, to);
+            return;
+        }
         for (int64_t i = 0; i < vectors; i++)
             codes_columns_load(b, scale, col + i * VEC_FLOATS, MIN((int64_t)VEC_FLOATS, n_cols - col - i * VEC_FLOATS), from, depth,
                                to + i * VEC_FLOATS, vectors * VEC_FLOATS);
@@ -289,6 +294,7 @@ static Plan plan_make(const Product *products, int n_products) {
     int64_t floats = copied ? 2 * PANEL_FLOATS : PANEL_FLOATS,
             most_k = copied ? MIN((int64_t)MOST_K, floats / MIN(panel_width(p->n), (int64_t)MOST_COLS)) : MOST_K;
     Plan plan = {.products = products, .n_products = n_products, .k_cut = blocks_of(p->k, blocks_of(p->k, most_k))};
+    if (dtype_is_quantised(p->b.dtype)) plan.k_cut = MIN(p->k, round_up(plan.k_cut, LANES_STEP));
     for (int i = 0; i < n_products; i++) plan.m += products[i].m;
     bool cut = plan.k_cut < p->k; /* then each task loads its panels again */
     int64_t threads = omp_get_max_threads(), wanted = threads * (cut ? 1 : TASKS_PER_THREAD), chunks = blocks_of(plan.m, LEAST_ROWS);
@@ -458,19 +464,31 @@ static void thin_run(const Thin *thin) {
     for (int64_t first = 0; first < thin->n_wide; first += each) thin_columns(thin, first, MIN(each, thin->n_wide - first));
 }
 
-static void together_run(const Product *products, int n) {
-    Plan plan = plan_make(products, n);
-    WorkQueue queue = work_queue_new(plan.panels * plan.chunks);
+/* Threads go from the tasks of one plan to those of the next without a barrier: experts have few rows each. */
+static void plans_run(const Plan *plans, int n) {
+    int64_t ends[PRODUCTS_MOST], end = 0;
+    bool parallel = false;
+    for (int i = 0; i < n; i++) {
+        const Product *p = plans[i].products;
+        ends[i] = end += plans[i].panels * plans[i].chunks;
+        parallel |= 2.0 * (double)plans[i].m * (double)p->n * (double)p->k > PRODUCT_SERIAL || p->n * p->k > SERIAL_WEIGHT;
+    }
+    WorkQueue queue = work_queue_new(end);
     if (cpu_planning()) {
-        work_new(&plan);
+        for (int i = 0; i < n; i++) work_new(&plans[i]);
         return;
     }
-#pragma omp parallel if (queue.n > 1 && (2.0 * (double)plan.m * (double)products->n * (double)products->k > PRODUCT_SERIAL || \
-                                         products->n * products->k > SERIAL_WEIGHT))
+#pragma omp parallel if (parallel && queue.n > 1)
     {
-        Work work = work_new(&plan);
+        Work work = {0};
+        int its = -1;              /* the plan that `work` has memory for */
         int64_t have = -1, at = 0; /* have: the current panel */
-        for (int64_t task; (task = work_queue_next(&queue, &at)) >= 0;) task_run(&plan, &work, task, &have);
+        for (int64_t task; (task = work_queue_next(&queue, &at)) >= 0;) {
+            int plan = 0;
+            while (task >= ends[plan]) plan++;
+            if (plan != its) work = work_new(&plans[plan]), its = plan, have = -1;
+            task_run(&plans[plan], &work, task - (plan > 0 ? ends[plan - 1] : 0), &have);
+        }
     }
 }
 
@@ -482,12 +500,14 @@ static bool panels_shared(const Product *one, const Product *other) {
 }
 
 static void vector_product_run(const Product *products, int n) {
+    Product skinny[PRODUCTS_MOST];
+    Plan plans[PRODUCTS_MOST];
     Thin thin;
+    int n_skinny = 0, n_plans = 0;
     for (int i = 0, end; i < n; i = end) {
         end = i + 1;
         if (ISA_FN(skinny_fits)(&products[i])) {
-            while (end < n && ISA_FN(skinny_fits)(&products[end])) end++;
-            ISA_FN(skinny_run)(products + i, end - i);
+            skinny[n_skinny++] = products[i];
             continue;
         }
         if (thin_make(&products[i], &thin)) {
@@ -495,8 +515,10 @@ static void vector_product_run(const Product *products, int n) {
             continue;
         }
         while (end < n && panels_shared(&products[i], &products[end]) && !thin_make(&products[end], &thin)) end++;
-        together_run(products + i, end - i);
+        plans[n_plans++] = plan_make(products + i, end - i);
     }
+    if (n_skinny) ISA_FN(skinny_run)(skinny, n_skinny);
+    if (n_plans) plans_run(plans, n_plans);
 }
 
 /* ---- tile by tile ---- */

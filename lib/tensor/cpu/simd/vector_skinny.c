@@ -3,6 +3,7 @@
  * element is the same chain of multiply-adds in order of k as in vector_product.c, so the bits depend neither on which of the two computes it nor
  * on the other rows. */
 #include "lib/tensor/cpu/simd/vector_skinny.h"
+#include "lib/tensor/cpu/simd/code_lanes.h"
 #include "lib/tensor/cpu/work_queue.h"
 #include "lib/tensor/cpu/simd/vector_product.h"
 
@@ -77,136 +78,78 @@ static void lines_sum(const Operand *b, float scale, int64_t col, const Product 
                    sums + i * width * SKINNY_COLS, SKINNY_COLS);
 }
 
-/* ---- codes that become the lanes of a vector ---- */
+/* ---- quantised weights ---- */
 
-static inline Vec rounded_to_bf16(Vec value) {
-    VecBits bits = (VecBits)value, nan = (bits & 0x7fffffff) > 0x7f800000, rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    return (Vec)(((nan & (bits | 0x400000)) | (~nan & rounded)) & (int32_t)0xffff0000);
-}
-
-/* The scales of a block of each of VEC_FLOATS lines. */
-static inline Vec block_scales(const char *b, int64_t line) {
-    enum { AHEAD = 512 };
-    int32_t scales[VEC_FLOATS];
-    for (int i = 0; i < VEC_FLOATS; i++, b += line) {
-        uint16_t half;
-        memcpy(&half, b, sizeof half);
-        scales[i] = half;
-        __builtin_prefetch(b + AHEAD);
-    }
-    VecBits bits;
-    memcpy(&bits, scales, sizeof bits);
-    return halves_widened(bits);
-}
-
-/* q8_0, and q4_0 (`halves`): a word of a line has four codes, which are widened as bf16 is, so that no value goes through memory. Adds the products
- * of `rows` rows with `vectors` vectors of lines of `depth` elements, whole blocks. */
-static inline __attribute__((always_inline)) void blocks_multiply(const int rows, const int vectors, const bool halves, const bool rounds,
-                                                                  int64_t depth, const float *a, const char *b, int64_t line, float *sums) {
-    enum { BLOCK = 32, SCALE = 2 };
-    const int bytes = halves ? BLOCK / 2 : BLOCK, codes = halves ? BLOCK : TRANSPOSE_BYTES; /* codes of a piece */
-    Vec sum[SKINNY_MOST][2], scale[2];
-#pragma GCC unroll 24
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) sum[r][v] = *(const VecInMemory *)(sums + r * SKINNY_COLS + v * VEC_FLOATS);
-    for (; depth > 0; depth -= BLOCK, b += SCALE + bytes) {
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) scale[v] = block_scales(b + v * VEC_FLOATS * line, line);
-        for (int piece = 0; piece < bytes; piece += TRANSPOSE_BYTES) {
-            VecBits words[2][TRANSPOSE_WORDS];
-#pragma GCC unroll 2
-            for (int v = 0; v < vectors; v++) {
-                TransposeLines lines = transpose_lines(b + SCALE + piece + v * VEC_FLOATS * line, line);
-                transpose_piece(&lines, words[v]);
-            }
-#pragma GCC unroll 32
-            for (int k = 0; k < codes; k++, a += rows)
-#pragma GCC unroll 2
-                for (int v = 0; v < vectors; v++) {
-                    VecBits word = words[v][k % TRANSPOSE_BYTES / 4];
-                    VecBits code = halves ? ((word >> (k % 4 * 8 + k / 16 * 4)) & 15) - 8 : word << (24 - k % 4 * 8) >> 24;
-                    Vec value = __builtin_convertvector(code, Vec) * scale[v];
-                    if (rounds) value = rounded_to_bf16(value);
-#pragma GCC unroll 24
-                    for (int r = 0; r < rows; r++) sum[r][v] += a[r] * value;
-                }
+/* sums[r][lane] += a[k][r] values[k][lane] for all k below `depth`, SKINNY_COLS lanes, and a number of rows from skinny_width. */
+static void values_sum(int64_t rows, int64_t depth, const float *a, const float *values, float *sums) {
+    enum { BLOCK_ROWS = 4, VECTORS = SKINNY_COLS / VEC_FLOATS };
+    for (int64_t r = 0, n; r < rows; r += n, sums += n * SKINNY_COLS) {
+        Strided at = {a + r, 1, rows};
+        n = MIN((int64_t)BLOCK_ROWS, rows - r);
+        switch (n) {
+        case 4: block_product(4, VECTORS, depth, at, values, SKINNY_COLS, sums, SKINNY_COLS, true); break;
+        case 3: block_product(3, VECTORS, depth, at, values, SKINNY_COLS, sums, SKINNY_COLS, true); break;
+        case 2: block_product(2, VECTORS, depth, at, values, SKINNY_COLS, sums, SKINNY_COLS, true); break;
+        default: block_product(1, VECTORS, depth, at, values, SKINNY_COLS, sums, SKINNY_COLS, true); break;
         }
     }
-#pragma GCC unroll 24
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) *(VecInMemory *)(sums + r * SKINNY_COLS + v * VEC_FLOATS) = sum[r][v];
 }
 
-/* The same for SKINNY_COLS lines. */
-static inline __attribute__((always_inline)) void blocks_lines(const int rows, const bool halves, const bool rounds, int64_t depth, const float *a,
-                                                               const char *b, int64_t line, float *sums) {
-    const int vectors = rows <= SKINNY_TWO ? 2 : 1;
-    for (int v = 0; v < 2; v += vectors)
-        blocks_multiply(rows, vectors, halves, rounds, depth, a, b + v * VEC_FLOATS * line, line, sums + v * VEC_FLOATS);
-}
-
-#define BLOCKS_ROWS(n) \
-    case n: blocks_lines(n, halves, rounds, depth, a, b, line, sums); return true
-static inline __attribute__((always_inline)) bool blocks_rows(int64_t rows, const bool halves, const bool rounds, int64_t depth, const float *a,
-                                                              const char *b, int64_t line, float *sums) {
-    switch (rows) {
-        BLOCKS_ROWS(1);
-        BLOCKS_ROWS(2);
-        BLOCKS_ROWS(4);
-        BLOCKS_ROWS(8);
-    default: return false;
-    }
-}
-#undef BLOCKS_ROWS
-
-/* Adds the products of all rows with SKINNY_COLS lines from column `col` on, if the format and the numbers of rows and lines allow it. */
-static bool blocks_sum(const Operand *b, float scale, int64_t col, const Product *p, int64_t k, const float *a, float *sums) {
-    int64_t step = part_rows(p->m), first = b->first + col * b->ld;
-    bool halves = b->dtype == DT_Q4_0, possible = step == p->m && scale == 1 && col + SKINNY_COLS <= p->n && (b->dtype == DT_Q8_0 || halves);
-    if (!possible) return false;
-    const char *at = (const char *)b->data + dtype_bytes(b->dtype, first);
-    int64_t line = (int64_t)dtype_bytes(b->dtype, b->ld), width = skinny_width(step);
-    if (halves) return b->rounds ? blocks_rows(width, true, true, k, a, at, line, sums) : blocks_rows(width, true, false, k, a, at, line, sums);
-    return b->rounds ? blocks_rows(width, false, true, k, a, at, line, sums) : blocks_rows(width, false, false, k, a, at, line, sums);
-}
-
-/* The same for a quantised weight, whose values are made piece by piece, and stay in the first-level cache until all rows have used them. */
+/* Adds the products of all rows with SKINNY_COLS lines of a quantised weight from column `col` of C on. Values are made piece by piece, and stay in
+ * the first-level cache until all rows have used them. */
 static void codes_sum(const Operand *b, float scale, int64_t col, const Product *p, int64_t k, const float *a, float *sums) {
-    enum { PIECE = 4096 / SKINNY_COLS };
-    if (blocks_sum(b, scale, col, p, k, a, sums)) return;
-    _Alignas(64) float lines[SKINNY_COLS * PIECE];
+    enum { PIECE = LANES_STEP };
+    _Alignas(64) float values[SKINNY_COLS * PIECE];
     int64_t step = part_rows(p->m), width = skinny_width(step), cols = MIN((int64_t)SKINNY_COLS, p->n - col);
-    memset(lines + cols * PIECE, 0, (size_t)((SKINNY_COLS - cols) * PIECE) * sizeof *lines);
+    bool lanes = scale == 1 && cols == SKINNY_COLS && ISA_FN(lanes_fit)(b, k);
+    memset(values + cols * PIECE, 0, (size_t)((SKINNY_COLS - cols) * PIECE) * sizeof *values);
     for (int64_t at = 0; at < k; at += PIECE) {
         int64_t depth = MIN((int64_t)PIECE, k - at);
-        for (int64_t i = 0; i < cols; i++) line_load(b, col + i, at, depth, round_up(depth, TRANSPOSE_WORDS), scale, lines + i * PIECE);
-        for (int64_t i = 0; i < blocks_of(p->m, step); i++)
-            skinny_sum(width, DT_F32, depth, a + (i * k + at) * width, (const char *)lines, PIECE * (int64_t)sizeof *lines, NULL,
-                       sums + i * width * SKINNY_COLS, SKINNY_COLS);
+        if (lanes) ISA_FN(lanes_read)(b, col, SKINNY_COLS / VEC_FLOATS, at, depth, values);
+        for (int64_t i = 0; !lanes && i < cols; i++) line_load(b, col + i, at, depth, round_up(depth, TRANSPOSE_WORDS), scale, values + i * PIECE);
+        for (int64_t i = 0; i < blocks_of(p->m, step); i++) {
+            const float *rows = a + (i * k + at) * width;
+            float *to = sums + i * width * SKINNY_COLS;
+            if (lanes)
+                values_sum(width, depth, rows, values, to);
+            else
+                skinny_sum(width, DT_F32, depth, rows, (const char *)values, PIECE * (int64_t)sizeof *values, NULL, to, SKINNY_COLS);
+        }
     }
 }
+
+/* A single row with a quantised weight has LANES_COLS columns of C in a task, so that values are multiplied as soon as they are made. */
+static int64_t task_cols(const Product *p) { return p->m == 1 && dtype_is_quantised(p->b.dtype) ? LANES_COLS : SKINNY_COLS; }
 
 /* ---- products ---- */
 
-/* Computes columns col.. of C, at most SKINNY_COLS. */
+/* Adds one of both products to the sums of `cols` columns. */
+static void part_sum(const Product *p, const Work *work, bool more, int64_t col, int64_t cols, float *sums) {
+    int64_t k = more ? p->more_k : p->k;
+    const float *a = more ? work->more_rows : work->rows;
+    const Operand *b = more ? &p->more_b : &p->b;
+    float scale = more ? p->more_alpha : p->alpha;
+    bool quantised = dtype_is_quantised(b->dtype);
+    if (quantised && p->m == 1 && cols == LANES_COLS && scale == 1 && !b->rounds && ISA_FN(lanes_fit)(b, k)) {
+        ISA_FN(lanes_multiply)(b, col, k, a, sums);
+        return;
+    }
+    for (int64_t at = 0; at < cols; at += SKINNY_COLS)
+        if (quantised)
+            codes_sum(b, scale, col + at, p, k, a, sums + at);
+        else
+            lines_sum(b, scale, col + at, p, k, a, work->lines, sums + at);
+}
+
+/* Computes columns col.. of C, at most task_cols. */
 static void task_run(const Product *p, const Work *work, int64_t col) {
     _Alignas(64) float sums[(SKINNY_LIMIT + SKINNY_MOST) * SKINNY_COLS] = {0}; /* a part has more lines than its rows */
-    int64_t step = part_rows(p->m), width = skinny_width(step), cols = MIN((int64_t)SKINNY_COLS, p->n - col);
+    int64_t step = part_rows(p->m), width = skinny_width(step), cols = MIN(task_cols(p), p->n - col);
     Tensor c = {.dtype = p->c_dtype, .elements = p->c};
     Operand d = p->d ? operand_of(p->d, p->d_dtype, p->ldd, false) : operand_of(p->c, p->c_dtype, p->ldc, false);
     for (int64_t r = 0; p->beta != 0 && r < p->m; r++) line_load(&d, r, col, cols, cols, p->beta, sums + (r / step * width + r % step) * SKINNY_COLS);
-    for (int part = 0; part < (p->more_k > 0 ? 2 : 1); part++) {
-        int64_t k = part ? p->more_k : p->k;
-        const float *a = part ? work->more_rows : work->rows;
-        const Operand *b = part ? &p->more_b : &p->b;
-        float scale = part ? p->more_alpha : p->alpha;
-        if (dtype_is_quantised(b->dtype))
-            codes_sum(b, scale, col, p, k, a, sums);
-        else
-            lines_sum(b, scale, col, p, k, a, work->lines, sums);
-    }
+    part_sum(p, work, false, col, cols, sums);
+    if (p->more_k > 0) part_sum(p, work, true, col, cols, sums);
     for (int64_t r = 0; r < p->m; r++) run_write(&c, r * p->ldc + col, cols, sums + (r / step * width + r % step) * SKINNY_COLS, 0);
 }
 
@@ -231,7 +174,7 @@ void ISA_FN(skinny_tile)(const Product *p, int64_t col, int64_t cols, float *c) 
                     .ldc = cols,
                     .alpha = 1};
     Work work = work_new(p, 1); /* as skinny_column left it */
-    for (int64_t j = 0; !cpu_planning() && j < cols; j += SKINNY_COLS) task_run(&part, &work, j);
+    for (int64_t j = 0; !cpu_planning() && j < cols; j += task_cols(&part)) task_run(&part, &work, j);
 }
 
 void ISA_FN(skinny_run)(const Product *products, int n) {
@@ -239,7 +182,7 @@ void ISA_FN(skinny_run)(const Product *products, int n) {
     bool parallel = false;
     for (int i = 0; i < n; i++) {
         const Product *p = &products[i];
-        ends[i] = end += blocks_of(p->n, SKINNY_COLS);
+        ends[i] = end += blocks_of(p->n, task_cols(p));
         parallel |= p->n * p->k > SERIAL_WEIGHT || 2.0 * (double)p->m * (double)p->n * (double)p->k > PRODUCT_SERIAL;
     }
     WorkQueue queue = work_queue_new(end);
@@ -262,7 +205,7 @@ void ISA_FN(skinny_run)(const Product *products, int n) {
                 rows_load(&p->more_a, p->more_k > 0 ? p->m : 0, p->more_k, work.more_rows);
                 have = its;
             }
-            task_run(p, &work, (task - (its > 0 ? ends[its - 1] : 0)) * SKINNY_COLS);
+            task_run(p, &work, (task - (its > 0 ? ends[its - 1] : 0)) * task_cols(p));
         }
     }
 }
