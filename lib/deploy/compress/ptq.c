@@ -12,14 +12,11 @@
 /* ---- parts of the model ---- */
 
 int64_t ptq_layer_of(const Model *model, const char *path) {
-    const char *layers = strrchr(model->config.family->names->layers, '.');
-    Str name = {0};
-    str_printf(&name, "%s.", layers ? layers + 1 : model->config.family->names->layers);
-    const char *at = strstr(path, str_text(&name));
-    const bool found = at && (at == path || at[-1] == '.') && at[name.len] >= '0' && at[name.len] <= '9';
-    const int64_t layer = found ? strtoll(at + name.len, NULL, 10) : -1;
-    str_release(&name);
-    return layer;
+    const char *names = model->config.family->names->layers, *dot = strrchr(names, '.'), *layers = dot ? dot + 1 : names;
+    const size_t n = strlen(layers);
+    for (const char *at = strstr(path, layers); at; at = strstr(at + 1, layers))
+        if ((at == path || at[-1] == '.') && at[n] == '.' && at[n + 1] >= '0' && at[n + 1] <= '9') return strtoll(at + n + 1, NULL, 10);
+    return -1;
 }
 
 int ptq_block_of(const Model *model, const Linear *linear, const Sublayer **sublayer) {
