@@ -102,10 +102,11 @@ TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*/test_*.c tests/*/*/test_*.
 CASES := $(wildcard tests/cli/*.case)
 # Cases that run tune-bench, which is built only for them.
 MEASURES := $(shell grep -l 'TUNE-bench' $(CASES))
-SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh tests/cli/serve_clients.sh tests/cli/serve_load.sh tests/cli/ranks.sh tests/mpi/two_hosts.sh
+SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh tests/cli/serve_clients.sh tests/cli/serve_load.sh tests/cli/serve_page.sh tests/cli/ranks.sh tests/mpi/two_hosts.sh
 named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)) $(filter tests/$(1).sh,$(SCRIPTS))),$(error no test is called $(1): they are test_NAME, fuzz_NAME and cli/NAME))
 # The tests that each flavour runs in CI (its duty); `make test-all` runs all tests in all flavours.
-# - san: all test programs, and the cases that neither train nor measure: the programs cover training, and measuring peak speeds takes minutes.
+# - san: all test programs, and the cases that neither train nor measure (doctor measures too): the programs cover training, and measuring peak
+#   speeds takes minutes.
 # - tsan: the programs that start threads other than OpenMP's, or share more than the rows of a loop with them.
 # - clang without oneDNN: compiles everything; runs the tests of products, kernels, ops and log-probabilities.
 TRAINS := $(shell awk -f tests/cli/trains.awk $(wildcard tests/cli/*.case))
@@ -113,7 +114,7 @@ ALL := $(TESTS) $(CASES) $(SCRIPTS)
 THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_generator test_data test_store test_filter test_reward_http test_serve test_reward_command test_env_command test_synth test_file test_system test_comm
 PORTABLE := test_matmul test_kernels test_ops test_logprobs_kernel test_generate cli/doctor
 DUTY_OF := $(if $(filter san,$(FLAVOUR)),san,$(if $(filter tsan,$(FLAVOUR)),tsan,$(if $(filter 0,$(ONEDNN)),portable)))
-DUTY_san = $(TESTS) $(filter-out $(TRAINS) $(MEASURES),$(CASES)) tests/cli/self_test.sh
+DUTY_san = $(TESTS) $(filter-out $(TRAINS) $(MEASURES) tests/cli/doctor.case,$(CASES)) tests/cli/self_test.sh
 DUTY_tsan = $(foreach name,$(THREADED),$(call named,$(name)))
 DUTY_portable = $(foreach name,$(PORTABLE),$(call named,$(name)))
 CHOSEN = $(if $(T),$(foreach name,$(T),$(call named,$(name))),$(if $(and $(DUTY),$(DUTY_OF)),$(DUTY_$(DUTY_OF)),$(ALL)))

@@ -363,7 +363,7 @@ static Status write_jobs(Merge *merge, size_t file, SafetensorsWriter *writer) {
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted, nothing was written");
         TRY(write_job(merge, job, writer));
         const StoredTensor *read = job->passthrough ? NULL : stored_of(merge, module_tensor(merge->base, job->module, job->bias));
-        if (read) model_drop_pages(merge->base, read->data, read->bytes);
+        if (read) model_drop_pages(merge->base, read->data ? read->data : read->codes, read->data ? read->bytes : read->codes_bytes);
         merge->n_written++;
         if (merge->config->on_tensor) merge->config->on_tensor(merge->config->context, merge->n_written, merge->n_jobs);
     }

@@ -17,7 +17,7 @@ check_layers() {
         BEGIN { split("base plan http child comm tensor text grammar nn parallel model infer recipe run data serve train sft cmd", order); for (i in order) rank[order[i]] = i + 0
                 rank["rl"] = rank["sft"]
                 n = split("data data/containers data/formats data/filter data/dataset data/check data/synth " \
-                          "rl/core rl/mdp rl/env rl/loop rl/reward rl/pairs rl/learn rl/text rl/offline rl/keys " \
+                          "rl/core rl/mdp rl/env rl/common rl/reward rl/pairs rl/learn rl/text rl/offline rl/keys " \
                           "cmd/app cmd/common cmd/about cmd/train cmd/model cmd/data cmd/mdp cmd/bench", order)
                 for (i = 1; i <= n; i++) { rank_inside[order[i]] = i; ordered[folder(order[i])] = 1 } }
         /^[ \t]*#[ \t]*include[ \t]*"/ {

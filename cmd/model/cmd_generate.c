@@ -17,7 +17,7 @@ typedef struct Generate {
     GenerateConfig config;
     TextList stop, biases;
     int64_t seed;
-    const char *json_schema, *regex;
+    const char *json_schema, *regex, *grammar;
     bool json_object;
     double ilql;                /* BETA; NaN: not given */
     const Tokenizer *tokenizer; /* NULL: the model has none */
@@ -110,8 +110,8 @@ static Status cmd_generate_check(const Generate *job) {
     if (c->n < 1 || c->n >= 1 << 16) return status_fail(ST_USAGE, "-n must be 1 to 65535, not %lld", (long long)c->n);
     if (c->max_batch < 0) return status_fail(ST_USAGE, "--max-batch must be 0 or more, not %lld", (long long)c->max_batch);
     if ((job->prompts.n > 0) == (job->input != NULL)) return status_fail(ST_USAGE, "tune generate needs either --prompt TEXT or --input ROWS.jsonl");
-    if ((job->json_schema != NULL) + job->json_object + (job->regex != NULL) > 1)
-        return status_fail(ST_USAGE, "--json-schema, --json-object and --regex exclude each other");
+    if ((job->json_schema != NULL) + job->json_object + (job->regex != NULL) + (job->grammar != NULL) > 1)
+        return status_fail(ST_USAGE, "--json-schema, --json-object, --regex and --grammar exclude each other");
     if (job->as && job->prompts.n > 0) return status_fail(ST_USAGE, "--as is for --input: --prompt uses the chat template, or is text with --raw");
     if (job->raw && job->input) return status_fail(ST_USAGE, "--raw is for --prompt: rows {\"prompt\": TEXT} are always used unchanged");
     if (job->raw && chat_choice_first(&job->chat))
@@ -186,11 +186,22 @@ static Status read_schema(const char *path, Grammar **grammar) {
     return status == ST_OK ? ST_OK : status_prefix(status, "cannot use '%s'", path);
 }
 
+static Status read_gbnf(const char *path, Grammar **grammar) {
+    enum { LONGEST = 1 << 20 };
+    Str text = {0};
+    TRY(file_read(path, LONGEST, &text));
+    Status status = grammar_gbnf(str_text(&text), text.len, grammar);
+    str_release(&text);
+    return status == ST_OK ? ST_OK : status_prefix(status, "cannot use '%s'", path);
+}
+
 static Status following_open(Following *f, const Generate *job) {
-    if (!job->json_schema && !job->json_object && !job->regex) return ST_OK;
+    if (!job->json_schema && !job->json_object && !job->regex && !job->grammar) return ST_OK;
     if (!job->tokenizer) return status_fail(ST_INPUT, "a constraint needs a tokenizer, and the model directory has none");
     if (job->json_schema)
         TRY(read_schema(job->json_schema, &f->grammar));
+    else if (job->grammar)
+        TRY(read_gbnf(job->grammar, &f->grammar));
     else
         TRY(job->regex ? grammar_regex(job->regex, strlen(job->regex), &f->grammar) : grammar_json_object(&f->grammar));
     TRY(token_bytes_new(job->tokenizer, &f->tokens));
@@ -284,6 +295,7 @@ Status cmd_generate(int argc, char **argv) {
         {"--json-schema", OPTION_TEXT, &job.json_schema, "FILE", "answers are JSON that the JSON Schema in FILE accepts"},
         {"--json-object", OPTION_FLAG, &job.json_object, NULL, "answers are JSON objects"},
         {"--regex", OPTION_TEXT, &job.regex, "PATTERN", "answers match the regular expression from beginning to end"},
+        {"--grammar", OPTION_TEXT, &job.grammar, "FILE", "answers follow the grammar, in GBNF as llama.cpp has it"},
         {"--ignore-eos", OPTION_FLAG, &job.config.ignore_eos, NULL, "continue after the end-of-text token"},
         {"--max-batch", OPTION_INT, &job.config.max_batch, "N", "sequences at a time; 0 = as many as fit into memory, at most 32"},
         {"--ilql", OPTION_REAL, &job.ilql, "BETA",

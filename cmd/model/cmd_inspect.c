@@ -68,10 +68,16 @@ static void print_tensors(Inspect *job, const WeightFile *set) {
                plural(elements), format_bytes((double)bytes, size), set->n_files, set->n_files == 1 ? "" : "s");
 }
 
+static void print_bits(Inspect *job, const WeightFile *set) {
+    jw_double(&job->json, "bits_per_weight", weight_file_describe(set, &job->plain));
+    str_append_char(&job->plain, '\n');
+}
+
 static Status inspect_tensors(Inspect *job, const char *path) {
     WeightFile *set;
     TRY(weight_file_open(path, &set));
     print_tensors(job, set);
+    if (weight_file_is_quantised(set)) print_bits(job, set);
     weight_file_close(set);
     return ST_OK;
 }
@@ -128,8 +134,7 @@ static Status inspect_gguf(Inspect *job) {
     TRY(status);
     TRY(weight_file_open(job->path, &set));
     print_tensors(job, set);
-    jw_double(&job->json, "bits_per_weight", weight_file_describe(set, &job->plain));
-    str_append_char(&job->plain, '\n');
+    print_bits(job, set);
     weight_file_close(set);
     return ST_OK;
 }

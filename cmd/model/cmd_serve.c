@@ -90,6 +90,7 @@ static Status cmd_serve_check(Serving *job) {
     TRY(check_range("--max-sequences", c->max_sequences, 1, 1024));
     TRY(check_range("--max-queue", c->max_queue, 1, 1 << 20));
     TRY(check_range("--max-connections", c->max_connections, 1, 1 << 16));
+    TRY(check_range("--max-schemas", c->max_schemas, 1, 1024));
     TRY(check_range("--seed", job->seed, -1, INT64_MAX));
     if (!(c->max_seconds >= 1)) return status_fail(ST_USAGE, "--timeout must be 1 or more, not %g", c->max_seconds);
     if (!text_among("inline|split", '|', job->reasoning))
@@ -176,12 +177,13 @@ Status cmd_serve(int argc, char **argv) {
                               .max_sequences = 32,
                               .max_queue = 256,
                               .max_connections = 256,
+                              .max_schemas = 32,
                               .max_body = 8 << 20,
                               .max_seconds = 600}};
     Command command = {
         .arguments_help = "MODEL | RUN",
         .help =
-            "Answers requests of OpenAI's clients: /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models, and a chat page at /. Prints the address. "
+            "Answers requests of OpenAI's and Anthropic's clients: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/embeddings and /v1/models, and a chat page at /. Prints the address. "
             "SIGTERM or Ctrl-C ends it when the requests in work are answered; a second one drops them.\n"
             "A request with a seed gets the answer of tune generate with that seed, whatever else is served. A request without one gets a seed of its own, which the answer names.\n"
             "Only this machine reaches the server, unless --host says otherwise, which needs a key. docs/serve.md has all paths and fields.\n"
@@ -206,6 +208,8 @@ Status cmd_serve(int argc, char **argv) {
         {"--max-memory", OPTION_TEXT, &job.max_memory, "SIZE", "memory for keys and values (at most half of what is free)"},
         {"--max-queue", OPTION_INT, &job.config.max_queue, "N", "requests that may wait; above that, they are refused with 429 (256)"},
         {"--max-connections", OPTION_INT, &job.config.max_connections, "N", "connections at a time (256)"},
+        {"--max-schemas", OPTION_INT, &job.config.max_schemas, "N",
+         "forms of answers (schemas, tools) that are kept or in use at a time, as far as an eighth of the free memory reaches (32)"},
         {"--max-body", OPTION_TEXT, &job.max_body, "SIZE", "largest request (8 MiB)"},
         {"--timeout", OPTION_REAL, &job.config.max_seconds, "SECONDS", "longest time of a request (600)"},
         {"--seed", OPTION_INT, &job.seed, "N", "seed of requests without one; -1 = another one for each (-1)"},

@@ -8,7 +8,7 @@
 #include "lib/base/file.h"
 #include "lib/run/ending.h"
 #include "lib/run/report.h"
-#include "rl/loop/rl_doctor.h"
+#include "rl/common/rl_doctor.h"
 
 static void print_json(const Command *command, const char *path, const RunNumbers *numbers, const Ending *endings) {
     JsonWriter w = {0};

@@ -15,7 +15,7 @@ static const size_t type_size[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8}; /* 0:
 
 typedef struct Cursor {
     const char *path;
-    const uint8_t *at, *end;
+    const uint8_t *begin, *at, *end;
     bool failed;
 } Cursor;
 
@@ -42,7 +42,8 @@ static const uint8_t *take_bytes(Cursor *cursor, uint64_t size) {
 }
 
 static Status cut_off(const Cursor *cursor) {
-    status_fail(ST_INPUT, "cannot read '%s': its header is longer than the file", cursor->path);
+    status_fail(ST_INPUT, "cannot read '%s': its header is longer than the file: what begins at byte %zu goes beyond byte %zu, the end", cursor->path,
+                (size_t)(cursor->at - cursor->begin), (size_t)(cursor->end - cursor->begin));
     return status_hint(ST_INPUT, "the file is cut off or was changed: copy or download it again, and compare its size with the original's");
 }
 
@@ -181,7 +182,10 @@ static Status check_head(Cursor *cursor) {
     uint64_t version = take_number(cursor, 4);
     if (cursor->failed || memcmp(magic, "GGUF", 4) != 0) return status_fail(ST_INPUT, "cannot read '%s': it is no GGUF file", cursor->path);
     if (version == 2 || version == 3) return ST_OK;
-    if (version >> 16 && (version & 0xffff) == 0) return status_fail(ST_INPUT, "cannot read '%s': a GGUF file of big-endian machines", cursor->path);
+    if (version >> 16 && (version & 0xffff) == 0) {
+        status_fail(ST_INPUT, "cannot read '%s': its version, at byte 4, has the bytes of big-endian machines", cursor->path);
+        return status_hint(ST_INPUT, "convert the model again without --bigendian, or take the Hugging Face directory");
+    }
     return status_fail(ST_INPUT, "cannot read '%s': GGUF version %llu, known are 2 and 3", cursor->path, (unsigned long long)version);
 }
 
@@ -197,7 +201,7 @@ static Status alignment_of(const GgufValue *values, size_t n, const char *path, 
 /* Adds the tensors of a mapped file, whose metadata are kept if it is the first. *values: its metadata. */
 static Status add_file(Gguf *gguf, size_t index, const GgufValue **values, size_t *n_values) {
     const GgufFile *file = &gguf->files[index];
-    Cursor cursor = {file->path, file->mapping.data, file->mapping.data + file->mapping.size, false};
+    Cursor cursor = {file->path, file->mapping.data, file->mapping.data, file->mapping.data + file->mapping.size, false};
     GgufValue *own = NULL;
     uint64_t alignment;
     TRY(check_head(&cursor));

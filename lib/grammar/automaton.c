@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* MOST_WORK: places that are followed for one token; about half a second. */
-enum { FREE_SLOT = UINT32_MAX, MOST_THREADS = 1 << 14, MOST_WORK = 1 << 24, FIRST_SLOTS = 64 };
+enum { FREE_SLOT = UINT32_MAX, MOST_THREADS = 1 << 14, MOST_SEEN = 8 * MOST_THREADS, MOST_WORK = 1 << 24, FIRST_SLOTS = 64 };
 
 static uint64_t hash_pair(uint64_t a, uint64_t b) { return mix64(a * 0x9E3779B97F4A7C15u + b); }
 
@@ -140,7 +140,7 @@ static Status place_push(Automaton *a, int32_t at, uint32_t frame) {
     if (a->grammar->need[at] + a->frames[frame].depth > GRAMMAR_DEPTH) return ST_OK;
     TRY(place_meet(a, (Thread){at, frame}, &met));
     if (met) return ST_OK;
-    if (a->n_seen > 8 * MOST_THREADS) return status_fail(ST_INPUT, "the text can be at more than %d places of the constraint at once", MOST_THREADS);
+    if (a->n_seen > MOST_SEEN) return status_fail(ST_INPUT, "the text can be at more than %d places of the constraint at once", MOST_THREADS);
     if (++a->work > MOST_WORK) {
         status_fail(ST_INPUT, "the constraint is too large: the tokens that may come next take more than %d steps", MOST_WORK);
         return status_hint(ST_INPUT, "lower the counts of repetitions in patterns, and the number of alternatives that begin alike");
@@ -158,7 +158,8 @@ static Status place_follow(Automaton *a, Thread place, bool *accepts) {
     uint32_t inner;
     switch ((InstrKind)instr->kind) {
     case INSTR_SPLIT: TRY(place_push(a, instr->next, place.frame)); return place_push(a, instr->other, place.frame);
-    case INSTR_CALL:
+    case INSTR_CALL: /* where nothing follows it, its frame would say nothing: so a list that calls itself at its end can be long */
+        if (g->code[instr->next].kind == INSTR_RETURN) return place_push(a, g->rules[instr->other], place.frame);
         TRY(frame_find(a, (Frame){instr->next, place.frame, frame.depth + instr->deeper}, &inner));
         return place_push(a, g->rules[instr->other], inner);
     case INSTR_RETURN:
@@ -221,6 +222,9 @@ size_t automaton_bytes(const Automaton *a) {
     return arena_used(a->arena) + a->n_states * sizeof *a->states + a->n_threads * sizeof *a->threads + a->n_frames * sizeof *a->frames +
            (a->n_state_slots + a->n_frame_slots) * sizeof *a->state_slots;
 }
+
+/* `seen` has up to four slots for each place, `todo` one, `found` one for each thread. */
+size_t automaton_step_bytes(void) { return (5 * (size_t)MOST_SEEN + MOST_THREADS) * sizeof(Thread); }
 
 Status automaton_reset(Automaton *a) {
     uint32_t bottom;

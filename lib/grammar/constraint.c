@@ -41,6 +41,13 @@ void constraint_free(Constraint *c) {
     free(c);
 }
 
+size_t constraints_bytes(const Tokenizer *tokenizer, size_t n) {
+    size_t mask = ((size_t)tokenizer_vocab_size(tokenizer) / 64 + 2) * sizeof(uint64_t),
+           grammar = (size_t)GRAMMAR_STEPS * (sizeof(Instr) + sizeof(uint8_t)) + (size_t)GRAMMAR_RULES * sizeof(int32_t),
+           each = CONSTRAINT_BYTES + automaton_step_bytes() + grammar + mask + UINT16_MAX * sizeof(int32_t);
+    return n ? n * each + token_bytes_most(tokenizer) : 0;
+}
+
 /* Half of the memory is for what is kept, the other half for what one call adds to it. */
 static Status forget_much(Constraint *c) {
     bool whole = c->automaton.n_states > STATE_FIRST; /* not if memory ran out when it was last emptied */

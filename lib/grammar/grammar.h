@@ -19,8 +19,9 @@
 /* ---- grammars; they do not change after they were made, so any thread may use one ---- */
 
 typedef struct Grammar Grammar;
-/* A JSON Schema: type, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, enum, const, anyOf, $ref to $defs and
- * definitions, minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum, exclusiveMaximum; docs/generate.md has the rules.
+/* A JSON Schema: type, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, enum, const, anyOf, oneOf of schemas
+ * that plainly exclude each other, $ref to $defs and definitions, minLength, maxLength, pattern, format, minimum, maximum, exclusiveMinimum,
+ * exclusiveMaximum; docs/generate.md has the rules.
  * ST_INPUT: a keyword that is not supported, by its name and place; a schema without a value; one that is too large, with what is too large.
  * The caller calls grammar_free. */
 Status grammar_json_schema(const json_t *schema, Grammar **grammar);
@@ -28,6 +29,10 @@ Status grammar_json_object(Grammar **grammar); /* any JSON object, nested at mos
 /* Texts that match the regular expression from their beginning to their end. ECMA-262's syntax, without assertions other than ^ and $ at the ends,
  * without back references and \p. ST_INPUT: not an expression, with the byte; one that is too large. */
 Status grammar_regex(const char *pattern, size_t len, Grammar **grammar);
+/* Texts that follow the rule `root` of a grammar in GBNF, llama.cpp's form. At most GRAMMAR_DEPTH rules can be open within each other; one that ends
+ * with another rule is closed before it. ST_INPUT: not a grammar, with the line; a rule that is missing; one that begins with itself; one that is too
+ * large. */
+Status grammar_gbnf(const char *text, size_t len, Grammar **grammar);
 /* One call, or with `parallel` one or more, of the given tools in the syntax of a model, and nothing else. tools: as in a request, [{"type":
  * "function", "function": {"name", "parameters"}}]. name: NULL, or the only tool that may be called. ST_INPUT: a syntax whose arguments are not
  * JSON, by its name; no such tool; parameters that grammar_json_schema refuses. */
@@ -60,6 +65,8 @@ typedef struct Constraint Constraint;
 /* grammar and bytes must outlive the constraint. ST_INPUT: more than 2^14 alternatives begin alike; ST_RESOURCE. The caller calls constraint_free. */
 Status constraint_new(const Grammar *grammar, const TokenBytes *bytes, Constraint **constraint);
 void constraint_free(Constraint *constraint); /* NULL is fine */
+/* The most memory that n constraints take, with a grammar for each, and with the TokenBytes of their tokenizer. 0 for n = 0. */
+size_t constraints_bytes(const Tokenizer *tokenizer, size_t n);
 /* Where a text is. {0} is its beginning; the memory is the caller's, and nothing has to be released. */
 typedef struct ConstraintState {
     uint64_t era;   /* of the kept states; those of an earlier era are computed again from the text's tokens */

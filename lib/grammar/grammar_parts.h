@@ -3,7 +3,9 @@
  *
  *     grammar_program.c     a grammar is a program: it is built from its end to its beginning, then checked
  *     grammar_text.c        texts, characters and strings of JSON
+ *     grammar_tree.c        trees of expressions
  *     grammar_regex.c       regular expressions
+ *     grammar_gbnf.c        grammars in llama.cpp's form
  *     grammar_number.c      numbers within bounds
  *     grammar_schema.c      JSON Schema; grammar_object.c: its objects and arrays
  *     grammar_tools.c       calls of tools
@@ -91,6 +93,27 @@ void charset_release(CharSet *set);
 /* One character of the set in UTF-8; json: as it is within a JSON string. Surrogates are left out, and with json also the character 0. */
 int32_t build_charset(Builder *b, const CharSet *set, bool json, int32_t next);
 
+/* ---- trees of expressions ---- */
+
+typedef enum NodeKind { NODE_SET, NODE_SEQUENCE, NODE_CHOICE, NODE_REPEAT, NODE_RULE, NODE_BEGIN, NODE_END } NodeKind;
+typedef struct Node Node;
+struct Node {
+    NodeKind kind;
+    CharSet set;         /* NODE_SET */
+    Node *last, *before; /* last: of the nodes within; before: the one before this one in the same node */
+    int64_t least, most; /* NODE_REPEAT; most < 0: no limit */
+    int32_t rule;        /* NODE_RULE: its number */
+    Node *made_before;   /* of all nodes, for freeing */
+};
+typedef struct Tree {
+    Node *made;
+    bool misplaced; /* build_node met an anchor */
+} Tree;
+Status node_new(Tree *tree, NodeKind kind, Node **node); /* ST_RESOURCE. tree_release frees it */
+void node_add(Node *node, Node *part);                   /* the last part of a sequence, choice or repetition */
+void tree_release(Tree *tree);
+int32_t build_node(Tree *tree, Builder *b, const Node *node, bool json, int32_t next); /* json: the text is within a JSON string */
+
 /* ---- regular expressions ---- */
 
 /* whole: the text matches from its beginning to its end; otherwise a part of it does. json: the text is within a JSON string. ST_INPUT with the byte
@@ -168,6 +191,7 @@ Status automaton_open(Automaton *a, const Grammar *grammar); /* ST_RESOURCE */
 void automaton_release(Automaton *a);
 Status automaton_reset(Automaton *a);       /* forgets all states; only STATE_FIRST is there. ST_RESOURCE */
 size_t automaton_bytes(const Automaton *a); /* that its states and their masks take */
+size_t automaton_step_bytes(void);          /* the most that a step takes besides */
 /* The state after a byte. ST_RESOURCE: no memory, or more than CONSTRAINT_BYTES; ST_INPUT: more than the most threads, or too much work. */
 Status automaton_step(Automaton *a, int32_t state, uint8_t byte, int32_t *next);
 
@@ -185,5 +209,6 @@ struct TokenBytes {
     int32_t *places;         /* by id: index into the above; -1: the token has no bytes */
     size_t firsts[257];      /* the first token whose first byte is at least so large */
 };
+size_t token_bytes_most(const Tokenizer *tokenizer); /* the most memory that token_bytes_new takes while it works */
 
 #endif

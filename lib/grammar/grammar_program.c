@@ -172,7 +172,7 @@ static Status refuse_loops(const Builder *b, FirstCalls *f) {
         f->n = kept;
     }
     free(left);
-    return f->n == 0 ? ST_OK : status_fail(ST_INPUT, "a $ref of the %s leads back to itself without an object or a list between", b->what);
+    return f->n == 0 ? ST_OK : status_fail(ST_INPUT, "a reference of the %s leads back to itself, and nothing is written between", b->what);
 }
 
 static Status program_check(const Builder *b) {

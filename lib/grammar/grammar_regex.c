@@ -5,41 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum NodeKind { NODE_SET, NODE_SEQUENCE, NODE_CHOICE, NODE_REPEAT, NODE_BEGIN, NODE_END } NodeKind;
-typedef struct Node Node;
-struct Node {
-    NodeKind kind;
-    CharSet set;         /* NODE_SET */
-    Node *last, *before; /* last: of the nodes within; before: the one before this one in the same node */
-    int64_t least, most; /* NODE_REPEAT; most < 0: no limit */
-    Node *made_before;   /* of all nodes, for freeing */
-};
 typedef struct Reader {
     const char *pattern, *at, *end;
     int depth;
-    Node *made;
+    Tree tree;
 } Reader;
 
 static Status reader_fault(const Reader *r, const char *what) {
     return status_fail(ST_INPUT, "cannot use the pattern '%.*s': byte %zu: %s", (int)MIN(r->end - r->pattern, (ptrdiff_t)200), r->pattern,
                        (size_t)(r->at - r->pattern), what);
-}
-
-static Status node_new(Reader *r, NodeKind kind, Node **node) {
-    *node = calloc(1, sizeof **node);
-    if (!*node) return status_fail(ST_RESOURCE, "out of memory for a pattern");
-    (*node)->kind = kind;
-    (*node)->made_before = r->made;
-    r->made = *node;
-    return ST_OK;
-}
-
-static void reader_release(Reader *r) {
-    for (Node *node = r->made, *before; node; node = before) {
-        before = node->made_before;
-        charset_release(&node->set);
-        free(node);
-    }
 }
 
 static bool at_char(const Reader *r, char c) { return r->at < r->end && *r->at == c; }
@@ -235,7 +209,7 @@ static Status read_atom(Reader *r, Node **node) {
     }
     int64_t least, most;
     if ((strchr("*+?", *r->at) && *r->at) || (*r->at == '{' && read_interval(r, &least, &most))) return reader_fault(r, "nothing to repeat");
-    TRY(node_new(r, *r->at == '^' ? NODE_BEGIN : *r->at == '$' ? NODE_END : NODE_SET, node));
+    TRY(node_new(&r->tree, *r->at == '^' ? NODE_BEGIN : *r->at == '$' ? NODE_END : NODE_SET, node));
     CharSet *set = &(*node)->set;
     if (*r->at == '\\') {
         r->at++;
@@ -264,7 +238,7 @@ static Status read_repeated(Reader *r, Node **node) {
     if ((*node)->kind == NODE_BEGIN || (*node)->kind == NODE_END) return reader_fault(r, "nothing to repeat");
     if (at_char(r, '?')) r->at++; /* the same texts match */
     Node *repeat;
-    TRY(node_new(r, NODE_REPEAT, &repeat));
+    TRY(node_new(&r->tree, NODE_REPEAT, &repeat));
     repeat->last = *node;
     repeat->least = least;
     repeat->most = most;
@@ -273,23 +247,21 @@ static Status read_repeated(Reader *r, Node **node) {
 }
 
 static Status read_sequence(Reader *r, Node **node) {
-    TRY(node_new(r, NODE_SEQUENCE, node));
+    TRY(node_new(&r->tree, NODE_SEQUENCE, node));
     while (r->at < r->end && *r->at != '|' && *r->at != ')') {
         Node *part;
         TRY(read_repeated(r, &part));
-        part->before = (*node)->last;
-        (*node)->last = part;
+        node_add(*node, part);
     }
     return ST_OK;
 }
 
 static Status read_choice(Reader *r, Node **node) {
-    TRY(node_new(r, NODE_CHOICE, node));
+    TRY(node_new(&r->tree, NODE_CHOICE, node));
     for (bool more = true; more;) {
         Node *way;
         TRY(read_sequence(r, &way));
-        way->before = (*node)->last;
-        (*node)->last = way;
+        node_add(*node, way);
         more = at_char(r, '|');
         r->at += more;
     }
@@ -301,42 +273,8 @@ static Status read_choice(Reader *r, Node **node) {
 typedef struct RegexBuilder {
     Builder *b;
     Reader reader;
-    bool json, misplaced; /* misplaced: an anchor inside */
+    bool json;
 } RegexBuilder;
-
-static int32_t build_node(RegexBuilder *r, const Node *node, int32_t next);
-
-static int32_t build_repeat(RegexBuilder *r, const Node *node, int32_t next) {
-    Builder *b = r->b;
-    int32_t at = next;
-    if (node->most < 0) {
-        at = build_split(b, 0, next);
-        build_join(b, at, build_node(r, node->last, at));
-    }
-    for (int64_t i = node->least; i < node->most && b->status == ST_OK; i++) at = build_split(b, build_node(r, node->last, at), next);
-    for (int64_t i = 0; i < node->least && b->status == ST_OK; i++) at = build_node(r, node->last, at);
-    return at;
-}
-
-static int32_t build_node(RegexBuilder *r, const Node *node, int32_t next) {
-    int32_t at = node->kind == NODE_CHOICE ? 0 : next;
-    switch (node->kind) {
-    case NODE_SET: return build_charset(r->b, &node->set, r->json, next);
-    case NODE_REPEAT: return build_repeat(r, node, next);
-    case NODE_SEQUENCE:
-        for (const Node *part = node->last; part; part = part->before) at = build_node(r, part, at);
-        break;
-    case NODE_CHOICE:
-        for (const Node *way = node->last; way; way = way->before) {
-            int32_t of_way = build_node(r, way, next);
-            at = way == node->last ? of_way : build_split(r->b, of_way, at);
-        }
-        break;
-    case NODE_BEGIN:
-    case NODE_END: r->misplaced = true; break;
-    }
-    return at;
-}
 
 static int32_t build_anything(RegexBuilder *r, int32_t next) {
     if (r->json) return build_characters(r->b, 0, -1, next);
@@ -355,7 +293,7 @@ static int32_t build_way(RegexBuilder *r, const Node *way, bool whole, int32_t n
     for (; part; part = part->before) {
         bool first = part->kind == NODE_BEGIN && !part->before;
         begins |= first;
-        if (!first) at = build_node(r, part, at);
+        if (!first) at = build_node(&r->reader.tree, r->b, part, r->json, at);
     }
     return begins ? at : build_anything(r, at);
 }
@@ -371,7 +309,7 @@ static Status build_whole(RegexBuilder *r, bool whole, int32_t next, int32_t *st
         int32_t at = build_way(r, way, whole, next);
         *start = way == root->last ? at : build_split(r->b, at, *start);
     }
-    if (r->misplaced) return reader_fault(reader, "^ and $ are supported at the ends of the whole pattern, and of its ways, alone");
+    if (reader->tree.misplaced) return reader_fault(reader, "^ and $ are supported at the ends of the whole pattern, and of its ways, alone");
     return r->b->status;
 }
 
@@ -379,7 +317,7 @@ Status build_regex(Builder *b, const char *pattern, size_t len, bool whole, bool
     RegexBuilder r = {.b = b, .reader = {.pattern = pattern, .at = pattern, .end = pattern + len}, .json = json};
     *start = 0;
     Status status = build_whole(&r, whole, next, start);
-    reader_release(&r.reader);
+    tree_release(&r.reader.tree);
     if (b->status == ST_OK) b->status = status;
     return status;
 }

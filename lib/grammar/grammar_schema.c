@@ -6,16 +6,17 @@
 #include <string.h>
 
 /* Keywords that say nothing about the value. */
-static const char *const notes[] = {"title",    "description", "default", "examples",    "example",  "$schema",   "$id",
-                                    "$comment", "$anchor",     "$defs",   "definitions", "readOnly", "writeOnly", "deprecated"};
+static const char *const notes[] = {"title",   "description", "default",     "examples", "example",   "$schema",    "$id",          "$comment",
+                                    "$anchor", "$defs",       "definitions", "readOnly", "writeOnly", "deprecated", "discriminator"};
 /* Keywords that bound values of one type. */
 static const char *const bounds[] = {
     "type",    "properties", "required",         "additionalProperties", "items",     "prefixItems", "minItems", "maxItems",
     "minimum", "maximum",    "exclusiveMinimum", "exclusiveMaximum",     "minLength", "maxLength",   "pattern",  "format"};
 static const char supported[] =
-    "supported are type, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, enum, const, anyOf, $ref, minLength, "
+    "supported are type, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, enum, const, anyOf, oneOf, $ref, minLength, "
     "maxLength, pattern, format, minimum, maximum, exclusiveMinimum and exclusiveMaximum";
 
+enum { MOST_APART = 256 }; /* schemas of a oneOf, each of which is compared with each other */
 enum { TYPE_OBJECT = 1, TYPE_ARRAY = 2, TYPE_STRING = 4, TYPE_NUMBER = 8, TYPE_INTEGER = 16, TYPE_BOOLEAN = 32, TYPE_NULL = 64 };
 static const struct {
     const char *name;
@@ -252,24 +253,7 @@ static Status build_given(SchemaBuilder *s, const json_t *schema, const char *ke
     return s->b->status;
 }
 
-static Status build_any_of(SchemaBuilder *s, const json_t *schema, const char *keyword, int32_t next, int32_t *start) {
-    const json_t *list = json_object_get(schema, keyword);
-    TRY(check_keywords(s, schema, keyword, false));
-    if (!json_is_array(list) || json_array_size(list) == 0) return schema_fault(s, "'%s' must be a list of schemas", keyword);
-    if (strcmp(keyword, "anyOf") != 0 && json_array_size(list) > 1) {
-        schema_fault(s, "'%s' of several schemas is not supported", keyword);
-        return status_hint(ST_INPUT, strcmp(keyword, "oneOf") == 0 ? "use anyOf" : "write one schema with the keywords of all");
-    }
-    *start = 0;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        int32_t way = 0;
-        TRY(schema_build_at(s, json_array_get(list, i), next, &way, "/%s/%zu", keyword, i));
-        *start = *start ? build_split(s->b, way, *start) : way;
-    }
-    return s->b->status;
-}
-
-/* ---- references ---- */
+/* ---- one of several schemas ---- */
 
 /* One part of a pointer, whose ~1 and ~0 mean / and ~. */
 static void pointer_part(const char **pointer, Str *part) {
@@ -297,6 +281,94 @@ static const json_t *find_reference(const json_t *root, const char *pointer) {
     str_release(&part);
     return *pointer ? NULL : found;
 }
+
+/* What references lead to; NULL: nothing. */
+static const json_t *follow_references(const SchemaBuilder *s, const json_t *schema) {
+    for (int i = 0; i < GRAMMAR_DEPTH && json_object_get(schema, "$ref"); i++) {
+        const char *name = json_string_value(json_object_get(schema, "$ref"));
+        schema = name && *name == '#' ? find_reference(s->root, name + 1) : NULL;
+    }
+    return schema;
+}
+
+static bool same_value(const json_t *a, const json_t *b) {
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b) : json_equal(a, b);
+}
+
+static bool has_value(const json_t *schema, const json_t *value) {
+    const json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
+    bool found = only && same_value(only, value);
+    for (size_t i = 0; i < json_array_size(list) && !found; i++) found = same_value(json_array_get(list, i), value);
+    return found;
+}
+
+/* Both name their values, and no value is one of both. */
+static bool values_differ(const json_t *a, const json_t *b) {
+    const json_t *list = json_object_get(a, "enum"), *only = json_object_get(a, "const");
+    bool differ = (list || only) && (json_object_get(b, "enum") || json_object_get(b, "const")) && !(only && has_value(b, only));
+    for (size_t i = 0; i < json_array_size(list) && differ; i++) differ = !has_value(b, json_array_get(list, i));
+    return differ;
+}
+
+static bool is_required(const json_t *schema, const char *name) {
+    const json_t *list = json_object_get(schema, "required");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *its = json_string_value(json_array_get(list, i));
+        if (its && strcmp(its, name) == 0) return true;
+    }
+    return false;
+}
+
+/* Whether it is plain that no value fits both schemas: their types differ, or both are objects that need a member whose values differ. */
+static bool are_apart(const SchemaBuilder *s, const json_t *a, const json_t *b) {
+    int of_a, of_b;
+    const char *name;
+    json_t *member;
+    a = follow_references(s, a);
+    b = follow_references(s, b);
+    if (!json_is_object(a) || !json_is_object(b)) return false;
+    if (values_differ(a, b)) return true;
+    if (read_types(s, a, &of_a) != ST_OK || read_types(s, b, &of_b) != ST_OK || !json_object_get(a, "type") || !json_object_get(b, "type"))
+        return false;
+    if (of_a & TYPE_NUMBER) of_a |= TYPE_INTEGER;
+    if (of_b & TYPE_NUMBER) of_b |= TYPE_INTEGER;
+    if (!(of_a & of_b)) return true;
+    if (of_a != TYPE_OBJECT || of_b != TYPE_OBJECT) return false;
+    const json_t *its = json_object_get(b, "properties");
+    json_object_foreach(json_object_get(a, "properties"), name, member) {
+        if (is_required(a, name) && is_required(b, name) && values_differ(member, json_object_get(its, name))) return true;
+    }
+    return false;
+}
+
+static bool all_apart(const SchemaBuilder *s, const json_t *list) {
+    for (size_t i = 0; i < json_array_size(list); i++)
+        for (size_t k = 0; k < i; k++)
+            if (!are_apart(s, json_array_get(list, k), json_array_get(list, i))) return false;
+    return true;
+}
+
+static Status build_any_of(SchemaBuilder *s, const json_t *schema, const char *keyword, int32_t next, int32_t *start) {
+    const json_t *list = json_object_get(schema, keyword);
+    TRY(check_keywords(s, schema, keyword, false));
+    if (!json_is_array(list) || json_array_size(list) == 0) return schema_fault(s, "'%s' must be a list of schemas", keyword);
+    bool one = strcmp(keyword, "oneOf") == 0;
+    if (strcmp(keyword, "anyOf") != 0 && json_array_size(list) > 1 && !(one && json_array_size(list) <= MOST_APART && all_apart(s, list))) {
+        schema_fault(s, one ? "'%s' of several schemas that one value may fit is not supported" : "'%s' of several schemas is not supported",
+                     keyword);
+        return status_hint(ST_INPUT, one ? "use anyOf, or let each object require a member with a const of its own"
+                                         : "write one schema with the keywords of all");
+    }
+    *start = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        int32_t way = 0;
+        TRY(schema_build_at(s, json_array_get(list, i), next, &way, "/%s/%zu", keyword, i));
+        *start = *start ? build_split(s->b, way, *start) : way;
+    }
+    return s->b->status;
+}
+
+/* ---- references ---- */
 
 static Status build_reference(SchemaBuilder *s, const json_t *schema, int32_t next, int32_t *start) {
     const char *name = json_string_value(json_object_get(schema, "$ref"));

@@ -17,6 +17,15 @@ typedef struct TokenEntries {
     Str bytes;
 } TokenEntries;
 
+size_t token_bytes_most(const Tokenizer *tokenizer) {
+    size_t n = (size_t)tokenizer_vocab_size(tokenizer), bytes = 0;
+    for (size_t id = 0; id < n; id++) {
+        const char *token = tokenizer_token(tokenizer, (int32_t)id); /* not shorter than its bytes */
+        bytes += token ? strlen(token) + 1 : 0;
+    }
+    return n * (sizeof(TokenEntry) + 3 * sizeof(int32_t) + sizeof(uint16_t)) + 2 * bytes + sizeof(TokenBytes);
+}
+
 static Status read_entries(const Tokenizer *tokenizer, TokenEntries *entries) {
     int32_t vocab = tokenizer_vocab_size(tokenizer);
     for (int32_t id = 0; id < vocab; id++) {
@@ -28,7 +37,10 @@ static Status read_entries(const Tokenizer *tokenizer, TokenEntries *entries) {
         else
             tokenizer_token_bytes(tokenizer, id, &entries->bytes);
         size_t len = entries->bytes.len - begin;
-        if (len == 0 || len > UINT16_MAX) continue;
+        /* A token of the byte that marks special ones would pass for a mark. No text has it. */
+        bool marks = !special && len > 0 && memchr(entries->bytes.data + begin, MARK_SPECIAL, len);
+        if (marks) entries->bytes.len = begin;
+        if (len == 0 || len > UINT16_MAX || marks) continue;
         TRY(array_grow(&entries->items, &entries->cap, entries->n + 1, sizeof *entries->items, "tokens"));
         entries->items[entries->n++] = (TokenEntry){NULL, begin, len, id};
     }

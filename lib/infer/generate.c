@@ -47,7 +47,8 @@ GeneratorConfig generator_size(const Model *model, int64_t n_sequences, int64_t 
 }
 
 /* As many slots as there is memory for; one is asked for in any case. */
-static GeneratorConfig size_for(const Model *model, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config) {
+static GeneratorConfig size_for(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts,
+                                const GenerateConfig *config) {
     size_t page = kv_page_bytes(model), budget = cache_budget(config->memory), longest = 0;
     int64_t shared = 0, n_slots = slots_for(config, n_prompts);
     for (size_t i = 0; i < n_prompts; i++) {
@@ -61,7 +62,8 @@ static GeneratorConfig size_for(const Model *model, const Prompt *prompts, size_
                              .logit_bias = config->logit_bias,
                              .logit_bias_context = config->logit_bias_context,
                              .memory = config->memory,
-                             .session = config->session};
+                             .session = config->session,
+                             .constraint_bytes = config->constraint ? constraints_bytes(tokenizer, 1) : 0};
 }
 
 /* ---- completions in order ---- */
@@ -169,7 +171,7 @@ Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *pr
         GenerateRequest request = request_of(config, prompts, i, &order);
         TRY(request_check(model, tokenizer, config->session, &request));
     }
-    GeneratorConfig size = size_for(model, prompts, n_prompts, config);
+    GeneratorConfig size = size_for(model, tokenizer, prompts, n_prompts, config);
     Generator *g = NULL;
     Status status = order_new(&order, n_prompts);
     if (status == ST_OK) status = generator_open(model, tokenizer, &size, &g);

@@ -64,6 +64,12 @@ static size_t tables_bytes(const Model *model, const GeneratorConfig *config) {
            ROUNDING;
 }
 
+/* Constraints, and for each sequence a bit for each id. */
+static size_t constraint_memory(const Model *model, const GeneratorConfig *config) {
+    size_t n_slots = config->session ? 1 : (size_t)config->max_sequences, words = ((size_t)model->config.vocab_size + 63) / 64;
+    return config->constraint_bytes ? config->constraint_bytes + n_slots * words * sizeof(uint64_t) : 0;
+}
+
 size_t generator_bytes(const Model *model, const GeneratorConfig *config) {
     size_t bytes = tables_bytes(model, config), n_pages = (size_t)config->max_pages;
     return config->session ? bytes : bytes + n_pages * (kv_page_bytes(model) + 2 * sizeof(int32_t) + PREFIX_BYTES);
@@ -89,7 +95,8 @@ GeneratorMemory generator_memory(const Model *model, const GeneratorConfig *conf
     GeneratorMemory memory = {.weights = of_model.mapped + of_model.weights,
                               .packed = of_model.packed,
                               .cache = (size_t)n_pages * (kv_page_bytes(model) + (config->session ? 0 : PREFIX_BYTES)),
-                              .tables = tables_bytes(model, config)};
+                              .tables = tables_bytes(model, config),
+                              .constraints = constraint_memory(model, config)};
     for (size_t i = 0; i < config->n_adapters; i++) {
         ModelMemory of_adapter = model_memory(config->adapters[i], false);
         memory.weights += of_adapter.mapped + of_adapter.weights;
@@ -97,7 +104,7 @@ GeneratorMemory generator_memory(const Model *model, const GeneratorConfig *conf
     model->device->workspace_clear(model->device);
     memory.step = largest_step(model, config);
     memory.scratch = model->device->workspace_bytes(model->device);
-    memory.total = memory.weights + memory.packed + arena_pages(memory.cache + memory.tables) + memory.step + memory.scratch;
+    memory.total = memory.weights + memory.packed + arena_pages(memory.cache + memory.tables) + memory.constraints + memory.step + memory.scratch;
     return memory;
 }
 
@@ -105,9 +112,13 @@ GeneratorMemory generator_memory(const Model *model, const GeneratorConfig *conf
 Status generator_fits(const Model *model, const GeneratorConfig *config, size_t left) {
     GeneratorMemory memory = generator_memory(model, config);
     size_t packed = memory.packed - MIN(memory.packed, cpu_packed_bytes()), need = memory.total - memory.weights - memory.packed + packed;
-    char texts[4][32];
+    char texts[4][32], more[32];
+    Str forms = {0};
     if (need <= left) return ST_OK;
-    status_fail(ST_RESOURCE, "generating needs %s, of it %s for keys and values and %s for a step; %s are left", format_bytes((double)need, texts[0]),
-                format_bytes((double)memory.cache, texts[1]), format_bytes((double)memory.step, texts[2]), format_bytes((double)left, texts[3]));
+    if (memory.constraints) str_printf(&forms, ", %s for the forms of answers", format_bytes((double)memory.constraints, more));
+    status_fail(ST_RESOURCE, "generating needs %s, of it %s for keys and values%s and %s for a step; %s are left",
+                format_bytes((double)need, texts[0]), format_bytes((double)memory.cache, texts[1]), str_text(&forms),
+                format_bytes((double)memory.step, texts[2]), format_bytes((double)left, texts[3]));
+    str_release(&forms);
     return status_hint(ST_RESOURCE, "let fewer sequences run at a time, lower max_new_tokens or shorten the prompts");
 }

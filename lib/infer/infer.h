@@ -132,16 +132,18 @@ typedef struct GeneratorConfig {
     /* the adapters that requests may name, for the plan of memory; others may come too */
     const Model *const *adapters;
     size_t n_adapters;
+    size_t constraint_bytes; /* for the plan of memory: constraints_bytes of those that requests have at a time; 0: none */
 } GeneratorConfig;
 /* Bytes that a generator takes at most, computed from shapes. total: all of them; with the memory of the process before the model was loaded, it is
  * the largest resident size. */
 typedef struct GeneratorMemory {
-    size_t weights; /* of the model and the adapters, as they are stored */
-    size_t packed;  /* packed copies of weights for products */
-    size_t cache;   /* keys and values */
-    size_t step;    /* activations and logits of the largest step */
-    size_t scratch; /* scratch memory of kernels, beyond what they have already */
-    size_t tables;  /* tables of requests, and memory for choosing tokens */
+    size_t weights;     /* of the model and the adapters, as they are stored */
+    size_t packed;      /* packed copies of weights for products */
+    size_t cache;       /* keys and values */
+    size_t step;        /* activations and logits of the largest step */
+    size_t scratch;     /* scratch memory of kernels, beyond what they have already */
+    size_t tables;      /* tables of requests, and memory for choosing tokens */
+    size_t constraints; /* GeneratorConfig.constraint_bytes, and the tokens that each sequence may choose */
     size_t total;
 } GeneratorMemory;
 /* The model's weights need not be in memory: a model that was loaded with ModelOptions.streamed and skip_nan_check is enough. */
@@ -166,7 +168,7 @@ typedef struct GenerateRequest {
     int64_t n_top;           /* of Completion.top, 0 to 20 */
     /* NULL, or what the text follows; needs a tokenizer, that of its TokenBytes. Its tokens are allowed before all filters. The completion ends with
      * FINISH_STOP when nothing can follow, with or without EOS; EOS and stop_ids are allowed when the text is complete. Several requests may have
-     * the same constraint. Its memory is its owner's, and no part of generator_memory. */
+     * the same constraint. Its memory is its owner's; GeneratorConfig.constraint_bytes counts it. */
     Constraint *constraint;
     const Model *adapter; /* shares the weights of the generator's model (model_share_weights) and has an adapter; NULL: the model itself */
     OnToken *on_token;    /* may be NULL */

@@ -58,6 +58,15 @@ static Status not_finite(const char *name, const char *file, int64_t at) {
     return status_fail(ST_INPUT, "tensor '%s' in '%s' holds a NaN or an infinity at element %lld", name, file, (long long)at);
 }
 
+/* Of a tensor with bytes of its own in the file: where the element, or the block that has its scale, begins. */
+static Status stored_not_finite(const Model *model, const StoredTensor *stored, int64_t at) {
+    const Mapping *mapping = stored->data ? model_mapping(model, stored->data) : NULL;
+    if (!mapping) return not_finite(stored->name, stored->file, at);
+    const int64_t block = dtype_block(stored->dtype);
+    return status_fail(ST_INPUT, "tensor '%s' in '%s' holds a NaN or an infinity at element %lld, byte %zu of the file", stored->name, stored->file,
+                       (long long)at, (size_t)(stored->data - mapping->data) + dtype_bytes(stored->dtype, at / block * block));
+}
+
 Status tensor_check_finite(const Tensor *tensor, const char *name, const char *file) {
     int64_t at = tensor_find_nonfinite(tensor);
     return at < 0 ? ST_OK : not_finite(name, file, at);
@@ -105,10 +114,15 @@ static Status check_streamed(const Model *model, const Tensor *weight, const Sto
     for (int64_t at = 0; at < count; at += most) {
         Tensor piece = tensor_part(weight, at, MIN(most, count - at));
         int64_t found = tensor_find_nonfinite(&piece);
-        if (found >= 0) return not_finite(stored->name, stored->file, at + found);
+        if (found >= 0) return stored_not_finite(model, stored, at + found);
         if (weight->storage->kind == STORAGE_MAPPED) model_drop_pages(model, stored->data + dtype_bytes(stored->dtype, at), tensor_bytes(&piece));
     }
     return ST_OK;
+}
+
+static Status check_whole(const Model *model, const Tensor *weight, const StoredTensor *stored) {
+    const int64_t found = tensor_find_nonfinite(weight);
+    return found < 0 ? ST_OK : stored_not_finite(model, stored, found);
 }
 
 /* Products read this weight in its stored form every time. A mapped file has small pages, whose address translation takes a third of the time of a
@@ -134,8 +148,8 @@ static Status quantised_whole(const StoredTensor *stored) {
 static bool keeps_codes(const Loader *loader, const StoredTensor *stored, const Module *module) {
     const Model *model = loader->model;
     bool readable = module->linear || module->weight == &model->head || module->weight == &model->embed || module->weight == &model->position_embed;
-    return readable && module->n_dims == 2 && stored_is_quantised(stored) && (!stored->read || stored->pack) && !loader->options->dequantize &&
-           (model->device->host_memory || model->device->planned);
+    return readable && (module->n_dims == 2 || stored->packs_in_place) && stored_is_quantised(stored) && (!stored->read || stored->pack) &&
+           !loader->options->dequantize && (model->device->host_memory || model->device->planned);
 }
 
 /* A weight that stays as it is stored. Products read it in place, so it becomes a copy in private memory (read_in_place), if it is not there. */
@@ -145,9 +159,14 @@ static Status load_codes(const Loader *loader, const StoredTensor *stored, const
     Packing *packing;
     if (stored->pack) {
         TRY(stored->pack(stored->parts, model->arena, &packing));
-        model_drop_pages(model, stored->codes, stored->codes_bytes);
         *tensor = tensor_packed(model->arena, model->device, module->n_dims, module->shape, packing);
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
+        if (!stored->packs_in_place) {
+            model_drop_pages(model, stored->codes, stored->codes_bytes);
+        } else if (model_mapping(model, stored->codes)) {
+            (*tensor)->storage->kind = STORAGE_MAPPED;
+            file_watch_truncation(model_mapping(model, stored->codes));
+        }
     } else if (mapping && !loader->options->streamed && !module->sparse) {
         TRY(stored_copy(model, stored, stored->dtype, module->n_dims, module->shape, tensor));
     } else {
@@ -196,7 +215,7 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, const Modu
     if (!loader->options->skip_nan_check && loader->options->streamed && (*tensor)->dtype != DT_PACKED)
         TRY(check_streamed(model, *tensor, stored));
     else if (!loader->options->skip_nan_check && !left)
-        TRY(tensor_check_finite(*tensor, stored->name, stored->file));
+        TRY(check_whole(model, *tensor, stored));
     Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
     if (!param) return ST_RESOURCE;
     if (all) return params_train(param, model->arena);

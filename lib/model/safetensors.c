@@ -90,7 +90,9 @@ static Status check_cover(const char *path, StoredTensor *tensors, size_t n, con
     qsort(tensors, n, sizeof *tensors, by_place);
     const uint8_t *at = data;
     for (size_t i = 0; i < n; i++) {
-        if (tensors[i].data < at) return broken(path, tensors[i].name, "its bytes overlap another tensor's");
+        if (tensors[i].data < at)
+            return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': its bytes, from byte %zu of the data on, overlap another tensor's",
+                               tensors[i].name, path, (size_t)(tensors[i].data - data));
         if (tensors[i].data > at) return broken(path, tensors[i].name, "bytes before it belong to no tensor");
         at += tensors[i].bytes;
     }

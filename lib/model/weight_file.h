@@ -28,8 +28,10 @@ typedef struct StoredTensor {
     /* Of a weight that several tensors of a quantised directory make together (its data is NULL): fills `values` with rows first .. first + rows - 1.
      * NULL: an ordinary tensor. */
     void (*read)(const void *parts, int64_t first, int64_t rows, float *values);
-    /* Copies codes and statistics to `arena`, for products. ST_RESOURCE. NULL: only values are read. */
+    /* Makes codes and statistics for products, in `arena`: copies, or with packs_in_place a description of those in the mapping. ST_RESOURCE. NULL:
+     * only values are read. */
     Status (*pack)(const void *parts, Arena *arena, Packing **packing);
+    bool packs_in_place;
     const void *parts;    /* argument of `read` and `pack` */
     const uint8_t *codes; /* of such a weight: its largest part, of codes_bytes, in a mapping */
     size_t codes_bytes;

@@ -18,7 +18,7 @@ typedef struct RunNumbers {
     size_t broken_lines;                                      /* of metrics.jsonl */
 } RunNumbers;
 
-/* Interprets a run's metrics for its page; for runs that learn from rewards see rl/loop/rl_doctor.h. */
+/* Interprets a run's metrics for its page; for runs that learn from rewards see rl/common/rl_doctor.h. */
 typedef struct MetricsReader {
     void *(*begin)(void);                           /* called once per run; NULL: out of memory */
     void (*read)(void *reader, const json_t *line); /* called for each complete line of metrics.jsonl, in order */

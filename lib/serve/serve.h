@@ -39,6 +39,8 @@ typedef struct ServeConfig {
     int64_t max_sequences;   /* answers that are computed at a time */
     int64_t max_queue;       /* requests that wait for the engine; above that they are refused with 429 */
     int64_t max_connections;
+    int64_t max_schemas;   /* forms of answers that are kept or in use at a time, as far as an eighth of the free memory reaches; above that, requests
+                            * with another one are refused with 429 */
     size_t max_body;       /* bytes of a request's body; above that it is refused with 413 */
     size_t max_memory;     /* most bytes of keys and values; 0: half of what is free, as far as max_sequences of max_context need it */
     double max_seconds;    /* longest time of a request */

@@ -28,6 +28,15 @@ void handle_version(Exchange *x) {
     exchange_answer_json(x, 200, &w);
 }
 
+void write_template(JsonWriter *w, const char *key, const Chat *chat) {
+    if (!chat || !chat_has_template(chat)) {
+        jw_null(w, key);
+        return;
+    }
+    Slice source = chat_template_source(chat->template, false);
+    jw_string_n(w, key, source.data, source.len);
+}
+
 /* llama.cpp's names. */
 void handle_properties(Exchange *x) {
     const Server *server = x->server;
@@ -37,12 +46,7 @@ void handle_properties(Exchange *x) {
     jw_string(&w, "model_path", config->model->dir);
     jw_string(&w, "build_info", config->version);
     jw_int(&w, "total_slots", config->max_sequences);
-    if (config->chat && chat_has_template(config->chat)) {
-        Slice source = chat_template_source(config->chat->template, false);
-        jw_string_n(&w, "chat_template", source.data, source.len);
-    } else {
-        jw_null(&w, "chat_template");
-    }
+    write_template(&w, "chat_template", config->chat);
     jw_object(&w, "default_generation_settings");
     jw_int(&w, "n_ctx", server->max_context);
     jw_end_object(&w);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: takes jobs in order of arrival, adds their prompts to the generator as there is room, and steps it. */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -120,6 +121,12 @@ static void job_add(Server *server, Job *job) {
 /* False: nothing after this job may come in before it. */
 static bool job_admit(Server *server, Job *job) {
     Answer *answer = job->answer;
+    if (!isnan(answer->lora_scale)) {
+        Status status = served_scaled(server, &job->model, answer->lora_scale);
+        answer->lora_scale = (double)NAN;
+        if (status != ST_OK) exchange_fail_status(job->exchange, status);
+        if (status != ST_OK) return true;
+    }
     if (answer->echo && !answer->echoed) {
         Status status = answer_score(server, job, &answer->echoed);
         if (status != ST_OK) exchange_fail_status(job->exchange, status);
@@ -238,12 +245,12 @@ static void tell_audit(Server *server) {
 }
 
 static void look_around(Server *server, double now) {
+    if (now - server->swept < sweep_seconds) return;
+    server->swept = now;
     GeneratorStats stats = generator_stats(server->generator);
     pthread_mutex_lock(&server->lock);
     server->stats = stats;
     pthread_mutex_unlock(&server->lock);
-    if (now - server->swept < sweep_seconds) return;
-    server->swept = now;
     http_sweep(server, now);
     models_sweep(server);
     tell_unknown_fields(server);
@@ -316,6 +323,15 @@ void server_stop(Server *server) {
 
 /* ---- open and close ---- */
 
+/* What the forms of answers may take. */
+static void size_schemas(Server *server) {
+    const Tokenizer *tokenizer = server->config.tokenizer;
+    size_t room = (size_t)memory_available() / 8;
+    while (tokenizer && server->max_schemas < server->config.max_schemas && constraints_bytes(tokenizer, (size_t)server->max_schemas + 1) <= room)
+        server->max_schemas++;
+    server->size.constraint_bytes = tokenizer ? constraints_bytes(tokenizer, (size_t)server->max_schemas) : 0;
+}
+
 /* Pages for max_sequences of the longest length, as far as the memory for keys and values reaches. */
 static Status size_generator(Server *server) {
     const ServeConfig *config = &server->config;
@@ -325,6 +341,7 @@ static Status size_generator(Server *server) {
     if (model->learned_positions) server->max_context = MIN(server->max_context, most);
     server->size = generator_size(config->model, config->max_sequences, server->max_context, &(GenerateConfig){.max_batch = config->max_sequences});
     server->size.keep_prefixes = true;
+    size_schemas(server);
     if (config->max_memory == 0) return ST_OK;
     size_t page = kv_page_bytes(config->model);
     server->size.max_pages = MIN(server->size.max_pages, (int64_t)(config->max_memory / page));

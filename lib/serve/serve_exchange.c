@@ -142,7 +142,9 @@ void exchange_fail(Exchange *x, int status, const char *param, const char *code,
     va_start(args, format);
     str_vprintf(&text, format, args);
     va_end(args);
+    bool messages = x->route && text_starts_with(x->route->path, "/v1/messages");
     jw_object(&w, NULL);
+    if (messages) jw_string(&w, "type", "error"); /* Anthropic's form has a type more */
     jw_object(&w, "error");
     jw_string_n(&w, "message", str_text(&text), text.len);
     jw_string(&w, "type", error_type(status));
@@ -155,7 +157,7 @@ void exchange_fail(Exchange *x, int status, const char *param, const char *code,
         exchange_answer_json(x, status, &w);
         return;
     }
-    str_append(&event, "data: ");
+    str_append(&event, messages ? "event: error\ndata: " : "data: ");
     str_append_n(&event, str_text(&w.text), w.text.len);
     str_append(&event, "\n\n");
     exchange_push(x, &event);

@@ -5,18 +5,21 @@
 
 #include "lib/serve/serve_parts.h"
 
-bool body_read(Exchange *x, json_t **body) {
+static bool body_parse(Exchange *x, bool list, json_t **body) {
     json_error_t error;
     *body = json_parse(str_text(&x->body), x->body.len, JSON_REJECT_DUPLICATES, &error);
-    if (json_is_object(*body)) return true;
+    if (*body && (list ? json_is_array(*body) : json_is_object(*body))) return true;
     if (*body)
-        exchange_fail(x, 400, NULL, NULL, "the body must be a JSON object");
+        exchange_fail(x, 400, NULL, NULL, "the body must be a JSON %s", list ? "array" : "object");
     else
         exchange_fail(x, 400, NULL, "invalid_json", "the body is not JSON: line %d, column %d: %s", error.line, error.column, error.text);
     json_decref(*body);
     *body = NULL;
     return false;
 }
+
+bool body_read(Exchange *x, json_t **body) { return body_parse(x, false, body); }
+bool body_list(Exchange *x, json_t **body) { return body_parse(x, true, body); }
 
 static const json_t *field_given(const json_t *body, const char *key) {
     const json_t *value = json_object_get(body, key);

@@ -167,7 +167,7 @@ static void add_headers(const Exchange *x, struct MHD_Response *response) {
     if (x->type == type_html)
         MHD_add_response_header(
             response, "Content-Security-Policy",
-            "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'");
+            "default-src 'none'; img-src data:; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'");
     if (!cors) return;
     MHD_add_response_header(response, "Access-Control-Allow-Origin", cors);
     MHD_add_response_header(response, "Access-Control-Allow-Headers", "Authorization, Content-Type");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The models that requests can name: the base, and adapters on its weights, which come and go while the server runs. */
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 #include "lib/model/adapter.h"
 #include "lib/serve/serve_parts.h"
 
-enum { LONGEST_NAME = 100 };
+enum { LONGEST_NAME = 100, MOST_VARIANTS = 4 /* without users */ };
 
 const Model *served_weights(const Server *server, const ServedModel *model) { return model->adapter ? model->adapter : server->config.model; }
 const Chat *served_chat(const Server *server, const ServedModel *model) { return model->chat ? model->chat : server->config.chat; }
@@ -50,7 +51,7 @@ void models_release(Server *server) {
 /* Call it with the lock. */
 static ServedModel *served_named(const Server *server, const char *name) {
     for (ServedModel *model = server->models; model; model = model->next)
-        if (!model->unloaded && !strcmp(model->name, name)) return model;
+        if (!model->unloaded && !model->variant && !strcmp(model->name, name)) return model;
     return NULL;
 }
 
@@ -77,7 +78,14 @@ void served_leave(Server *server, ServedModel *model) {
 
 void models_sweep(Server *server) {
     ServedModel *unused = NULL;
+    int64_t n_idle = 0;
     pthread_mutex_lock(&server->lock);
+    for (ServedModel *model = server->models; model; model = model->next) n_idle += model->variant && !model->unloaded && model->users == 0;
+    for (ServedModel *model = server->models; model && n_idle > MOST_VARIANTS; model = model->next) { /* the earliest first */
+        if (!model->variant || model->unloaded || model->users > 0) continue;
+        model->unloaded = true;
+        n_idle--;
+    }
     for (ServedModel **place = &server->models; *place;) {
         ServedModel *model = *place;
         if (!model->unloaded || model->users > 0) {
@@ -98,7 +106,12 @@ void models_sweep(Server *server) {
 
 /* ---- loading ---- */
 
-static Status load_served(const Server *server, const char *name, const char *dir, ServedModel **result) {
+static void scale_adapter(Model *adapter, double scale) {
+    for (size_t i = 0; i < adapter->n_linears; i++)
+        if (adapter->linears[i]->lora) adapter->linears[i]->lora->scale *= scale;
+}
+
+static Status load_served(const Server *server, const char *name, const char *dir, double scale, ServedModel **result) {
     const ServeConfig *config = &server->config;
     ServedModel *model = *result = served_new(name, dir);
     bool own_template = false;
@@ -107,6 +120,8 @@ static Status load_served(const Server *server, const char *name, const char *di
                         ? model_share_weights(config->model, &model->adapter)
                         : status_fail(ST_INPUT, "the model has weights of an adapter already, so no other can be loaded");
     if (status == ST_OK) status = adapter_load(model->adapter, dir, false);
+    model->scale = scale;
+    if (status == ST_OK && scale != 1) scale_adapter(model->adapter, scale);
     if (status == ST_OK && config->tokenizer) status = chat_template_find(dir, &own_template);
     if (status == ST_OK && own_template) status = chat_open(config->model->dir, dir, NULL, NULL, config->tokenizer, &model->chat);
     if (status == ST_OK) return ST_OK;
@@ -115,16 +130,33 @@ static Status load_served(const Server *server, const char *name, const char *di
     return status;
 }
 
+/* The adapter can no longer be named, and neither can those of its name with other scales. Call it with the lock. */
+static void unload(Server *server, ServedModel *model) {
+    model->unloaded = true;
+    for (ServedModel *other = server->models; other; other = other->next)
+        if (other->variant && !strcmp(other->name, model->name)) other->unloaded = true;
+}
+
+static void append_served(Server *server, ServedModel *model) {
+    ServedModel **end = &server->models;
+    while (*end) end = &(*end)->next;
+    *end = model;
+}
+
 /* Puts it into the table; the one that had its name can no longer be named. False: the name is taken, and the model was freed. */
 static bool add_served(Server *server, ServedModel *model, bool replace) {
     pthread_mutex_lock(&server->lock);
     ServedModel *old = served_named(server, model->name);
     bool taken = old && (!replace || !old->adapter);
     if (!taken) {
-        if (old) old->unloaded = true;
-        ServedModel **end = &server->models;
-        while (*end) end = &(*end)->next;
-        *end = model;
+        model->id = old ? old->id : server->n_adapters++;
+        if (old) {
+            unload(server, old);
+            model->next = old->next;
+            old->next = model;
+        } else {
+            append_served(server, model);
+        }
     }
     pthread_mutex_unlock(&server->lock);
     if (taken) served_free(model);
@@ -133,7 +165,7 @@ static bool add_served(Server *server, ServedModel *model, bool replace) {
 
 Status server_add_adapter(Server *server, const char *name, const char *dir) {
     ServedModel *model;
-    TRY(load_served(server, name, dir, &model));
+    TRY(load_served(server, name, dir, 1, &model));
     return add_served(server, model, false) ? ST_OK : status_fail(ST_USAGE, "two models are called '%s'", name);
 }
 
@@ -159,7 +191,7 @@ void handle_models(Exchange *x) {
     jw_array(&w, "data");
     pthread_mutex_lock(&server->lock);
     for (const ServedModel *model = server->models; model; model = model->next)
-        if (!model->unloaded) write_model(&w, server, model);
+        if (!model->unloaded && !model->variant) write_model(&w, server, model);
     pthread_mutex_unlock(&server->lock);
     jw_end_array(&w);
     jw_end_object(&w);
@@ -178,16 +210,15 @@ void handle_model(Exchange *x) {
 void handle_adapters(Exchange *x) {
     Server *server = x->server;
     JsonWriter w = {0};
-    int64_t id = 0;
     jw_array(&w, NULL);
     pthread_mutex_lock(&server->lock);
     for (const ServedModel *model = server->models; model; model = model->next) {
-        if (model->unloaded || !model->adapter) continue;
+        if (model->unloaded || model->variant || !model->adapter) continue;
         jw_object(&w, NULL);
-        jw_int(&w, "id", id++);
+        jw_int(&w, "id", model->id);
         jw_string(&w, "name", model->name);
         jw_string(&w, "path", model->root);
-        jw_double(&w, "scale", 1);
+        jw_double(&w, "scale", model->scale);
         jw_end_object(&w);
     }
     pthread_mutex_unlock(&server->lock);
@@ -225,7 +256,7 @@ static bool load_work(Server *server, Job *job) {
     bool replace = json_is_true(json_object_get(job->body, "load_inplace"));
     ServedModel *model;
     JsonWriter w = {0};
-    Status status = load_served(server, name, dir, &model);
+    Status status = load_served(server, name, dir, 1, &model);
     if (status != ST_OK) {
         exchange_fail_status(job->exchange, status);
         return true;
@@ -277,7 +308,7 @@ void handle_unload(Exchange *x) {
         pthread_mutex_lock(&server->lock);
         ServedModel *model = served_named(server, name);
         bool found = model && model->adapter;
-        if (found) model->unloaded = true;
+        if (found) unload(server, model);
         pthread_mutex_unlock(&server->lock);
         JsonWriter w = {0};
         jw_object(&w, NULL);
@@ -288,6 +319,130 @@ void handle_unload(Exchange *x) {
         else
             exchange_fail(x, 404, "lora_name", "model_not_found", "there is no adapter '%.100s'", name);
         jw_release(&w);
+    }
+    json_decref(body);
+}
+
+/* ---- scales, as llama.cpp has them ---- */
+
+/* The adapter with this id; the caller is its user. NULL: there is none. */
+static ServedModel *served_with_id(Server *server, int64_t id) {
+    pthread_mutex_lock(&server->lock);
+    ServedModel *model = server->models;
+    while (model && (!model->adapter || model->variant || model->unloaded || model->id != id)) model = model->next;
+    if (model) model->users++;
+    pthread_mutex_unlock(&server->lock);
+    return model;
+}
+
+/* {"id", "scale"}. */
+static bool read_scale(Exchange *x, const json_t *entry, const char *param, int64_t *id, double *scale) {
+    *id = -1;
+    *scale = (double)NAN;
+    if (json_is_object(entry) && (!field_int(x, entry, "id", 0, INT32_MAX, id) || !field_real(x, entry, "scale", -100, 100, scale))) return false;
+    if (*id >= 0 && !isnan(*scale)) return true;
+    exchange_fail(x, 400, param, "invalid_value", "adapters and their scales must be a list of {\"id\": N, \"scale\": X}");
+    return false;
+}
+
+static bool no_adapter(Exchange *x, const char *param, int64_t id) {
+    exchange_fail(x, 400, param, "model_not_found", "there is no adapter with the id %lld: /lora-adapters lists them", (long long)id);
+    return false;
+}
+
+bool read_lora(Exchange *x, const json_t *body, ServedModel **model, double *scale) {
+    const json_t *list = json_object_get(body, "lora");
+    int64_t chosen = -1, id;
+    double given;
+    if (!list || json_is_null(list)) return true;
+    if (!json_is_array(list)) {
+        exchange_fail(x, 400, "lora", "invalid_type", "'lora' must be a list of {\"id\": N, \"scale\": X}");
+        return false;
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (!read_scale(x, json_array_get(list, i), "lora", &id, &given)) return false;
+        if (given == 0) continue;
+        if (chosen >= 0 || (*model)->adapter) {
+            exchange_fail(x, 400, "lora", "unsupported_value",
+                          "a request uses one adapter: name one with a scale that is not 0, and the base as its model");
+            return false;
+        }
+        chosen = id;
+        *scale = given;
+    }
+    if (chosen < 0) return true;
+    ServedModel *adapter = served_with_id(x->server, chosen);
+    if (!adapter) return no_adapter(x, "lora", chosen);
+    served_leave(x->server, *model);
+    strncpy(x->adapter, adapter->name, sizeof x->adapter - 1);
+    *model = adapter;
+    return true;
+}
+
+static ServedModel *find_variant(Server *server, const ServedModel *of, double scale) {
+    pthread_mutex_lock(&server->lock);
+    ServedModel *model = server->models;
+    while (model && (!model->variant || model->unloaded || model->scale != scale || strcmp(model->name, of->name) != 0)) model = model->next;
+    if (model) model->users++;
+    pthread_mutex_unlock(&server->lock);
+    return model;
+}
+
+Status served_scaled(Server *server, ServedModel **model, double scale) {
+    ServedModel *of = *model;
+    if (of->scale == scale) return ST_OK;
+    ServedModel *variant = find_variant(server, of, scale);
+    if (!variant) {
+        TRY(load_served(server, of->name, of->root, scale, &variant));
+        variant->variant = true;
+        variant->users = 1;
+        pthread_mutex_lock(&server->lock);
+        variant->unloaded = of->unloaded; /* then its name may mean another adapter by now */
+        append_served(server, variant);
+        pthread_mutex_unlock(&server->lock);
+    }
+    served_leave(server, of);
+    *model = variant;
+    return ST_OK;
+}
+
+/* One adapter at a call is loaded again with its new scale; requests in work keep the old one. */
+static bool scale_work(Server *server, Job *job) {
+    size_t n = json_array_size(job->body);
+    const json_t *entry = json_array_get(job->body, job->n_worked);
+    int64_t id = json_integer_value(json_object_get(entry, "id"));
+    ServedModel *old = n > 0 ? served_with_id(server, id) : NULL, *model;
+    if (n > 0 && !old) return no_adapter(job->exchange, NULL, id), true;
+    Status status = old ? load_served(server, old->name, old->root, json_number_value(json_object_get(entry, "scale")), &model) : ST_OK;
+    served_leave(server, old);
+    if (status != ST_OK) {
+        exchange_fail_status(job->exchange, status);
+        return true;
+    }
+    if (old) (void)add_served(server, model, true);
+    if (++job->n_worked < n) return exchange_is_gone(job->exchange);
+    handle_adapters(job->exchange);
+    return true;
+}
+
+void handle_scales(Exchange *x) {
+    json_t *body;
+    if (!body_list(x, &body)) return;
+    bool fine = true;
+    for (size_t i = 0; i < json_array_size(body) && fine; i++) {
+        int64_t id;
+        double scale;
+        fine = read_scale(x, json_array_get(body, i), NULL, &id, &scale);
+        ServedModel *model = fine ? served_with_id(x->server, id) : NULL;
+        if (fine && !model) fine = no_adapter(x, NULL, id);
+        served_leave(x->server, model);
+    }
+    Job *job = fine ? job_new(x, NULL) : NULL;
+    if (job) {
+        job->body = body;
+        job->work = scale_work;
+        body = NULL;
+        engine_submit(job);
     }
     json_decref(body);
 }

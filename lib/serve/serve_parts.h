@@ -9,9 +9,12 @@
  *     serve_request.c      from the body of a chat or text completion to a job
  *     serve_tools.c        its tools, the form of its answer, kept constraints
  *     serve_reply.c        an answer taken apart: text, reasoning, calls
- *     serve_answer.c       from tokens to events and answers
- *     serve_score.c        echo: the log-probabilities of prompts
- *     serve_text.c         tokenize, detokenize, apply-template, embeddings
+ *     serve_answer.c       from tokens to events and answers, in the dialect of their path
+ *     serve_completions.c  the dialect of OpenAI's chat and text completions
+ *     serve_messages.c     that of Anthropic's messages
+ *     serve_responses.c    that of OpenAI's responses
+ *     serve_score.c        log-probabilities of prompts (echo) and of texts (/score)
+ *     serve_text.c         tokenize, detokenize, apply-template, tokenizer_info, embeddings
  *     serve_metrics.c      counters, in Prometheus' text form
  *     serve_audit.c        the log of requests
  *     serve_about.c        health, version, properties, the page
@@ -39,6 +42,7 @@ enum {
 typedef struct Exchange Exchange;
 typedef struct KeptConstraint KeptConstraint; /* serve_tools.c */
 typedef struct Job Job;
+typedef struct Dialect Dialect;
 
 /* A path of the server. */
 typedef struct Route {
@@ -55,6 +59,9 @@ typedef struct ServedModel {
     char *name, *root; /* root: the directory */
     Model *adapter;    /* NULL: the base */
     Chat *chat;        /* of the adapter, which owns it; NULL: the base's */
+    int64_t id;        /* of an adapter, as llama.cpp numbers them */
+    double scale;      /* of an adapter: a factor on its own scale */
+    bool variant;      /* an adapter with a scale that a request asked for; no request can name it */
     int64_t created;   /* seconds since 1970 */
     int64_t users;     /* jobs that use it */
     bool unloaded;     /* no request can name it any more; freed without users */
@@ -105,6 +112,9 @@ typedef struct PromptScores {
     TokenLogprob *top; /* (n, n_top); NULL: none asked for */
 } PromptScores;
 
+/* What is open in a stream whose answers have parts. */
+typedef enum PartKind { PART_NONE, PART_TEXT, PART_REASONING, PART_CALL } PartKind;
+
 /* One answer of a request: a sample of one of its prompts. */
 typedef struct Choice {
     Completion completion; /* when it has ended */
@@ -113,26 +123,57 @@ typedef struct Choice {
     Str text, reasoning;   /* of an answer that is sent as a whole, when it has ended */
     json_t *calls;
     size_t n_calls;
-    size_t offset; /* of a stream: where the text of its next token begins */
+    size_t offset;    /* of a stream: where the text of its next token begins */
+    PartKind part;    /* of a stream with parts: the one that is open */
+    size_t n_parts;   /* that were closed */
+    int64_t n_events; /* that have a number */
 } Choice;
+
+/* A token of an answer or, with echo, of its prompt. */
+typedef struct TokenView {
+    int32_t id;
+    double logprob;          /* NaN: none */
+    const TokenLogprob *top; /* Answer.n_top entries; NULL: none */
+} TokenView;
+
+/* What an event of a stream adds to its choice. */
+typedef struct Addition {
+    const char *text; /* NULL: none */
+    size_t len;
+    bool reasons;           /* the text is reasoning */
+    const ReplyPiece *call; /* NULL: none; else the last of the choice's n_calls */
+    const TokenView *tokens;
+    size_t n_tokens;
+} Addition;
+
+/* How the answers of a path are written. */
+struct Dialect {
+    void (*add)(Job *job, size_t choice, const Addition *added); /* sends the event of what is added to a choice */
+    void (*end)(Job *job, size_t choice);                        /* sends the events with which a choice ends */
+    void (*last)(Job *job);                                      /* sends the last events of a stream */
+    void (*whole)(JsonWriter *w, const Job *job);                /* writes the whole answer */
+};
 
 /* A chat or text completion in work. */
 typedef struct Answer {
+    const Dialect *dialect;
     bool chat, stream, tell_usage, echo;
     int64_t n_top; /* logprobs: how many of the likeliest tokens; -1: none at all */
     char id[48];
     int64_t created;
-    Ids *prompts;              /* n_prompts */
-    Str *texts;                /* of the prompts, for echo */
-    size_t n_prompts, n_added; /* n_added: prompts that the generator has taken */
-    int64_t n;                 /* samples of each prompt */
-    GenerateRequest request;   /* of all prompts */
-    GenerateHandle *handles;   /* of those that were added */
-    PromptScores *scores;      /* of prompts; NULL: not asked for */
-    size_t n_scored;           /* prompts that have scores */
-    bool echoed;               /* echo's part is done */
-    char **stop;               /* request.stop */
-    int32_t end_of_turn;
+    Ids *prompts;               /* n_prompts */
+    Str *texts;                 /* of the prompts, for echo */
+    size_t n_prompts, n_added;  /* n_added: prompts that the generator has taken */
+    int64_t n;                  /* samples of each prompt */
+    double lora_scale;          /* with which the adapter is asked for; NaN: its own */
+    GenerateRequest request;    /* of all prompts */
+    GenerateHandle *handles;    /* of those that were added */
+    PromptScores *scores;       /* of prompts; NULL: not asked for */
+    size_t n_scored;            /* prompts that have scores */
+    bool echoed;                /* echo's part is done */
+    char **stop;                /* request.stop */
+    int32_t *stop_ids;          /* request.stop_ids */
+    int32_t end_of_turn;        /* -1: none */
     TokenBias *bias;            /* request.sample.bias */
     KeptConstraint *constraint; /* counted as a user; NULL: any text */
     json_t *tools;              /* NULL: none */
@@ -181,8 +222,8 @@ struct Server {
     int64_t created;
     Generator *generator;
     GeneratorConfig size;
-    int64_t max_context;
-    Job *jobs; /* of the engine, in order of arrival */
+    int64_t max_context, max_schemas; /* as there is memory for */
+    Job *jobs;                        /* of the engine, in order of arrival */
     double swept;
     uint64_t seeds;          /* from which requests get seeds */
     TokenBytes *token_bytes; /* for constraints, of the thread of requests; NULL: none was asked for yet */
@@ -200,6 +241,7 @@ struct Server {
     Counters counters;
     GeneratorStats stats;
     uint64_t n_requests;              /* for ids and seeds */
+    int64_t n_adapters;               /* that were loaded so far, for their ids */
     bool running, draining, stopping; /* stopping: no connection waits any more */
     char unknown[MOST_UNKNOWN][64];   /* names of fields that no handler knows */
     size_t n_unknown, n_told;         /* n_told: those that are in the log */
@@ -244,6 +286,10 @@ void models_release(Server *server);
 /* The model of this name; the caller is its user. name NULL or "": the base. NULL: x has failed with 404. */
 ServedModel *served_find(Exchange *x, const char *name);
 void served_leave(Server *server, ServedModel *model);
+/* The field `lora` of a request, [{"id", "scale"}]: chooses the adapter, of which the caller is the user then instead of *model. False: x has failed. */
+bool read_lora(Exchange *x, const json_t *body, ServedModel **model, double *scale);
+/* By the engine: the same adapter with another scale becomes *model, and the caller's use moves to it. Fails as adapter_load does. */
+Status served_scaled(Server *server, ServedModel **model, double scale);
 void models_sweep(Server *server); /* the engine frees unloaded ones without users */
 const Model *served_weights(const Server *server, const ServedModel *model);
 const Chat *served_chat(const Server *server, const ServedModel *model);
@@ -252,10 +298,12 @@ void handle_model(Exchange *x);
 void handle_load(Exchange *x);
 void handle_unload(Exchange *x);
 void handle_adapters(Exchange *x);
+void handle_scales(Exchange *x);
 
 /* ---- serve_fields.c: each is false, and x has failed with 400 that names the key, for a wrong value; a missing or null one stays as it is ---- */
 
 bool body_read(Exchange *x, json_t **body); /* the body as a JSON object, which the caller releases */
+bool body_list(Exchange *x, json_t **body); /* as a JSON array */
 bool field_int(Exchange *x, const json_t *body, const char *key, int64_t low, int64_t high, int64_t *value);
 bool field_real(Exchange *x, const json_t *body, const char *key, double low, double high, double *value);
 bool field_bool(Exchange *x, const json_t *body, const char *key, bool *value);
@@ -267,6 +315,8 @@ bool fields_known(Exchange *x, const json_t *body, const char *known); /* known:
 
 void handle_chat(Exchange *x);
 void handle_completions(Exchange *x);
+void handle_messages(Exchange *x);
+void handle_responses(Exchange *x);
 /* The ids of a conversation's prompt: body has messages, and may have tools, documents and chat_template_kwargs. ids, text: NULL, or what gets the
  * tokens and the rendering. */
 bool prompt_of_messages(Exchange *x, const json_t *body, const ServedModel *model, Ids *ids, Str *text);
@@ -295,21 +345,43 @@ void choice_release(Choice *choice);
 
 OnToken answer_token;
 OnCompletion answer_done;
-void answer_echo(Job *job);                          /* sends the prompts of a stream, after answer_score */
-void answer_finish(Job *job);                        /* all choices have ended: sends what is left */
-void answer_release(Server *server, Answer *answer); /* NULL is fine */
+void answer_finish(Job *job);                                  /* all choices have ended: sends what is left */
+void answer_release(Server *server, Answer *answer);           /* NULL is fine */
+bool ends_answer(const Job *job, int32_t id);                  /* whether the token may end the answer */
+const char *finish_name(const Job *job, const Choice *choice); /* as OpenAI's finish_reason */
+void event_send(Job *job, const char *name, JsonWriter *w);    /* closes the object, and sends it as an event; name NULL: without a name */
+
+/* ---- serve_completions.c ---- */
+
+extern const Dialect dialect_completions;
+void answer_echo(Job *job); /* sends the prompts of a stream, after answer_score */
+
+/* ---- serve_messages.c, serve_responses.c ---- */
+
+extern const Dialect dialect_messages, dialect_responses;
+extern const char messages_fields[], responses_fields[];
+/* Replace the body by that of a chat. False: x has failed. */
+bool chat_of_messages(Exchange *x, json_t **body);
+bool chat_of_input(Exchange *x, json_t **body);
+void handle_count(Exchange *x);
 
 /* ---- serve_score.c ---- */
 
 /* The scores of the next prompt. *ended: all have theirs. */
 Status answer_score(Server *server, Job *job, bool *ended);
+void handle_score(Exchange *x);
 
 /* ---- serve_text.c ---- */
 
 void handle_tokenize(Exchange *x);
 void handle_detokenize(Exchange *x);
 void handle_template(Exchange *x);
+void handle_tokenizer(Exchange *x);
 void handle_embeddings(Exchange *x);
+/* The `input` of a request: a text, ids, or a list of these; each with 1 to max_context tokens. They become job->ids. */
+bool read_inputs(Exchange *x, const json_t *body, Job *job);
+/* Job.work of a list: `next` writes the result of text n_worked to job->written, and fails as the model does. */
+bool inputs_work(Server *server, Job *job, Status (*next)(const Server *server, Job *job));
 
 /* ---- serve_metrics.c, with the lock but for the handler ---- */
 
@@ -327,5 +399,6 @@ void handle_health(Exchange *x);
 void handle_version(Exchange *x);
 void handle_properties(Exchange *x);
 void handle_page(Exchange *x);
+void write_template(JsonWriter *w, const char *key, const Chat *chat); /* the source of its template, or null */
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From the body of a chat or text completion to a job: fields and their ranges, prompts as tokens, and whether the answer fits. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +13,11 @@
 enum { TEXT_TOKENS = 16 /* max_tokens of a text completion without one, as OpenAI's */ };
 #define SAMPLING_FIELDS                                                                                                                      \
     "model max_tokens temperature top_p top_k min_p typical_p n stop seed presence_penalty frequency_penalty repetition_penalty logit_bias " \
-    "stream stream_options user ignore_eos stop_token_ids "
-static const char chat_fields[] = SAMPLING_FIELDS
-    "messages max_completion_tokens logprobs top_logprobs tools tool_choice parallel_tool_calls response_format chat_template_kwargs documents "
-    "reasoning_effort store metadata service_tier safety_identifier prompt_cache_key functions function_call";
+    "stream stream_options user ignore_eos stop_token_ids lora response_format "                                                             \
+    "guided_regex guided_json guided_choice grammar "
+static const char chat_fields[] =
+    SAMPLING_FIELDS "messages max_completion_tokens logprobs top_logprobs tools tool_choice parallel_tool_calls chat_template_kwargs documents "
+                    "reasoning_effort store metadata service_tier safety_identifier prompt_cache_key functions function_call";
 static const char text_fields[] = SAMPLING_FIELDS "prompt echo logprobs suffix best_of";
 
 /* ---- prompts ---- */
@@ -175,6 +177,24 @@ static bool read_stops(Exchange *x, const json_t *body, Answer *answer) {
     return true;
 }
 
+/* With room for the end of a turn after them. */
+static bool read_stop_ids(Exchange *x, const json_t *body, Answer *answer) {
+    const json_t *list = json_object_get(body, "stop_token_ids");
+    size_t n = json_array_size(list);
+    int64_t vocab = x->server->config.model->config.vocab_size;
+    bool right = !list || json_is_null(list) || (json_is_array(list) && n <= MOST_STOPS);
+    answer->stop_ids = right ? calloc(n + 1, sizeof *answer->stop_ids) : NULL;
+    for (size_t i = 0; i < n && answer->stop_ids && right; i++) {
+        const json_t *id = json_array_get(list, i);
+        right = json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < vocab;
+        if (right) answer->stop_ids[answer->request.n_stop_ids++] = (int32_t)json_integer_value(id);
+    }
+    if (right && answer->stop_ids) return true;
+    exchange_fail(x, 400, "stop_token_ids", "invalid_value", "'stop_token_ids' must be up to %d token ids from 0 to %lld", MOST_STOPS,
+                  (long long)vocab - 1);
+    return false;
+}
+
 /* A seed may be any 64 bits. Without one, each request gets another one, or the server's. */
 static bool read_seed(Exchange *x, const json_t *body, Answer *answer) {
     Server *server = x->server;
@@ -204,7 +224,7 @@ static bool read_sampling(Exchange *x, const json_t *body, Answer *answer) {
                 field_real(x, body, "frequency_penalty", -100, 100, &sample->frequency_penalty) &&
                 field_real(x, body, "repetition_penalty", 1e-3, 100, &sample->repetition_penalty) &&
                 field_bool(x, body, "ignore_eos", &request->ignore_eos) && field_int(x, body, "n", 1, MOST_SAMPLES, &answer->n) &&
-                read_stops(x, body, answer) && read_seed(x, body, answer) && read_bias(x, body, answer);
+                read_stops(x, body, answer) && read_stop_ids(x, body, answer) && read_seed(x, body, answer) && read_bias(x, body, answer);
     sample->top_k = MAX(sample->top_k, 0); /* -1 is vLLM's word for all */
     return fine;
 }
@@ -242,15 +262,29 @@ static bool check_length(Exchange *x, Answer *answer, int64_t wanted) {
 
 /* ---- jobs ---- */
 
-static Answer *answer_new(Exchange *x, bool chat) {
+/* What a path answers. */
+typedef struct Kind {
+    bool chat;
+    const char *fields, *id; /* the fields that it knows; how ids of answers begin */
+    const Dialect *dialect;
+    bool (*to_chat)(Exchange *x, json_t **body); /* NULL: the body is one of a chat or text completion already */
+} Kind;
+static const Kind kind_chat = {true, chat_fields, "chatcmpl-", &dialect_completions, NULL},
+                  kind_text = {false, text_fields, "cmpl-", &dialect_completions, NULL},
+                  kind_messages = {true, messages_fields, "msg_", &dialect_messages, chat_of_messages},
+                  kind_responses = {true, responses_fields, "resp_", &dialect_responses, chat_of_input};
+
+static Answer *answer_new(Exchange *x, const Kind *kind) {
     Answer *answer = calloc(1, sizeof *answer);
     if (!answer) {
         exchange_fail(x, 503, NULL, "out_of_memory", "no memory for the request");
         return NULL;
     }
-    answer->chat = chat;
+    answer->chat = kind->chat;
+    answer->dialect = kind->dialect;
     answer->n = 1;
     answer->n_top = -1;
+    answer->lora_scale = (double)NAN;
     answer->created = (int64_t)time(NULL);
     answer->queued = clock_seconds();
     answer->end_of_turn = -1;
@@ -258,7 +292,7 @@ static Answer *answer_new(Exchange *x, bool chat) {
 }
 
 /* Gives the answer to the engine, which owns it then. False: x has failed. */
-static bool submit_answer(Exchange *x, ServedModel *model, Answer *answer) {
+static bool submit_answer(Exchange *x, ServedModel *model, const Kind *kind, Answer *answer) {
     Server *server = x->server;
     Job *job = NULL;
     answer->n_choices = answer->n_prompts * (size_t)answer->n;
@@ -271,11 +305,10 @@ static bool submit_answer(Exchange *x, ServedModel *model, Answer *answer) {
     pthread_mutex_lock(&server->lock);
     answer->number = ++server->n_requests;
     pthread_mutex_unlock(&server->lock);
-    snprintf(answer->id, sizeof answer->id, "%s-%016llx", answer->chat ? "chatcmpl" : "cmpl",
-             (unsigned long long)mix64(server->seeds ^ answer->number));
+    snprintf(answer->id, sizeof answer->id, "%s%016llx", kind->id, (unsigned long long)mix64(server->seeds ^ answer->number));
     if (served_chat(server, model)) answer->end_of_turn = chat_end_of_turn(served_chat(server, model));
-    answer->request.stop_ids = &answer->end_of_turn;
-    answer->request.n_stop_ids = answer->end_of_turn >= 0;
+    answer->request.stop_ids = answer->stop_ids;
+    if (answer->end_of_turn >= 0) answer->stop_ids[answer->request.n_stop_ids++] = answer->end_of_turn;
     answer->request.n_samples = answer->n;
     answer->request.n_top = MAX(answer->n_top, 0);
     x->prompt_tokens = answer->prompt_tokens;
@@ -312,20 +345,24 @@ static bool read_text(Exchange *x, const json_t *body, Answer *answer) {
                       *suffix ? "this server does not fill in before a 'suffix'" : "'best_of' must be 'n'");
         return false;
     }
-    return text_prompts(x, body, answer) && check_length(x, answer, wanted);
+    return read_format(x, body, answer) && text_prompts(x, body, answer) && check_length(x, answer, wanted);
 }
 
-static void handle_answer(Exchange *x, bool chat, const char *known) {
+static void handle_answer(Exchange *x, const Kind *kind) {
     json_t *body;
     const char *name = NULL;
     if (!body_read(x, &body)) return;
-    ServedModel *model = fields_known(x, body, known) && field_text(x, body, "model", &name) ? served_find(x, name) : NULL;
-    Answer *answer = model ? answer_new(x, chat) : NULL;
-    bool fine = answer && (chat ? read_chat(x, body, model, answer) : read_text(x, body, answer));
+    bool known = fields_known(x, body, kind->fields) && (!kind->to_chat || kind->to_chat(x, &body));
+    ServedModel *model = known && field_text(x, body, "model", &name) ? served_find(x, name) : NULL;
+    Answer *answer = model ? answer_new(x, kind) : NULL;
+    bool fine =
+        answer && read_lora(x, body, &model, &answer->lora_scale) && (kind->chat ? read_chat(x, body, model, answer) : read_text(x, body, answer));
     json_decref(body);
     if (!fine) served_leave(x->server, model);
-    if (!fine || !submit_answer(x, model, answer)) answer_release(x->server, answer);
+    if (!fine || !submit_answer(x, model, kind, answer)) answer_release(x->server, answer);
 }
 
-void handle_chat(Exchange *x) { handle_answer(x, true, chat_fields); }
-void handle_completions(Exchange *x) { handle_answer(x, false, text_fields); }
+void handle_chat(Exchange *x) { handle_answer(x, &kind_chat); }
+void handle_completions(Exchange *x) { handle_answer(x, &kind_text); }
+void handle_messages(Exchange *x) { handle_answer(x, &kind_messages); }
+void handle_responses(Exchange *x) { handle_answer(x, &kind_responses); }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Texts and tokens: tokenize, detokenize, apply-template; and texts as vectors. */
+/* Texts and tokens: tokenize, detokenize, apply-template, tokenizer_info; and texts as vectors. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +77,26 @@ void handle_detokenize(Exchange *x) {
     json_decref(body);
 }
 
+/* vLLM's path, with which lm-eval does without a tokenizer of its own. */
+void handle_tokenizer(Exchange *x) {
+    const ServeConfig *config = &x->server->config;
+    const Tokenizer *tokenizer = config->tokenizer;
+    JsonWriter w = {0};
+    if (!tokenizer) {
+        exchange_fail(x, 400, NULL, "no_tokenizer", "the model has no tokenizer");
+        return;
+    }
+    int32_t bos = tokenizer_bos(tokenizer), eos = tokenizer_eos(tokenizer);
+    jw_object(&w, NULL);
+    jw_string(&w, "bos_token", bos >= 0 ? tokenizer_token(tokenizer, bos) : NULL);
+    jw_string(&w, "eos_token", eos >= 0 ? tokenizer_token(tokenizer, eos) : NULL);
+    jw_int(&w, "vocab_size", tokenizer_vocab_size(tokenizer));
+    jw_int(&w, "model_max_length", x->server->max_context);
+    write_template(&w, "chat_template", config->chat);
+    jw_end_object(&w);
+    exchange_answer_json(x, 200, &w);
+}
+
 void handle_template(Exchange *x) {
     json_t *body;
     Str text = {0};
@@ -96,6 +116,61 @@ void handle_template(Exchange *x) {
     served_leave(x->server, model);
     str_release(&text);
     json_decref(body);
+}
+
+/* ---- the texts of a request, one after the other ---- */
+
+static bool read_input(Exchange *x, const json_t *value, Ids *ids) {
+    bool fine = json_is_string(value)  ? prompt_of_text(x, json_string_value(value), json_string_length(value), true, ids)
+                : json_is_array(value) ? prompt_of_ids(x, value, "input", ids)
+                                       : false;
+    int64_t positions = x->server->max_context;
+    if (!fine && !x->ended) exchange_fail(x, 400, "input", "invalid_type", "'input' must be a text, token ids, or a list of these");
+    if (!fine) return false;
+    if (ids->n > 0 && (int64_t)ids->n <= positions) return true;
+    exchange_fail(x, 400, "input", "context_length_exceeded", "'input' has %zu tokens, and 1 to %lld are allowed", ids->n, (long long)positions);
+    return false;
+}
+
+bool read_inputs(Exchange *x, const json_t *body, Job *job) {
+    const json_t *input = json_object_get(body, "input");
+    bool many = json_is_array(input) && !json_is_integer(json_array_get(input, 0));
+    size_t n = many ? json_array_size(input) : 1;
+    job->ids = n > 0 && n <= MOST_PROMPTS ? calloc(n, sizeof *job->ids) : NULL;
+    if (!job->ids) {
+        exchange_fail(x, 400, "input", "invalid_value", "'input' must have 1 to %d texts", MOST_PROMPTS);
+        return false;
+    }
+    for (; job->n_ids < n; x->prompt_tokens += (int64_t)job->ids[job->n_ids++].n)
+        if (!read_input(x, many ? json_array_get(input, job->n_ids) : input, &job->ids[job->n_ids])) {
+            ids_release(&job->ids[job->n_ids]);
+            return false;
+        }
+    return true;
+}
+
+bool inputs_work(Server *server, Job *job, Status (*next)(const Server *server, Job *job)) {
+    JsonWriter *w = &job->written;
+    if (job->n_worked == 0) {
+        jw_object(w, NULL);
+        jw_string(w, "object", "list");
+        jw_array(w, "data");
+    }
+    Status status = next(server, job);
+    if (status != ST_OK) {
+        exchange_fail_status(job->exchange, status);
+        return true;
+    }
+    if (++job->n_worked < job->n_ids) return exchange_is_gone(job->exchange);
+    jw_end_array(w);
+    jw_string(w, "model", job->model->name);
+    jw_object(w, "usage");
+    jw_int(w, "prompt_tokens", job->exchange->prompt_tokens);
+    jw_int(w, "total_tokens", job->exchange->prompt_tokens);
+    jw_end_object(w);
+    jw_end_object(w);
+    exchange_answer_json(job->exchange, 200, w);
+    return true;
 }
 
 /* ---- embeddings ---- */
@@ -132,72 +207,21 @@ static void write_vector(JsonWriter *w, size_t index, const double *vector, size
     free(values);
 }
 
-static Status embed_next(const Server *server, Job *job, size_t n_dims) {
+static Status embed_next(const Server *server, Job *job) {
     const char *format = json_string_value(json_object_get(job->body, "encoding_format")),
                *pooling = json_string_value(json_object_get(job->body, "pooling"));
+    size_t n_dims = (size_t)json_integer_value(json_object_get(job->body, "dimensions"));
     bool base64 = format && !strcmp(format, "base64"), mean = !pooling || strcmp(pooling, "last") != 0;
     double *vector = calloc(n_dims, sizeof *vector);
     if (!vector) return status_fail(ST_RESOURCE, "out of memory for a vector");
     const Ids *ids = &job->ids[job->n_worked];
     Status status = text_vector(served_weights(server, job->model), ids->data, ids->n, mean, (int64_t)n_dims, vector);
-    if (status == ST_OK) write_vector(&job->written, job->n_worked++, vector, n_dims, base64);
+    if (status == ST_OK) write_vector(&job->written, job->n_worked, vector, n_dims, base64);
     free(vector);
     return status;
 }
 
-/* One text at a time. */
-static bool embed_work(Server *server, Job *job) {
-    JsonWriter *w = &job->written;
-    if (job->n_worked == 0) {
-        jw_object(w, NULL);
-        jw_string(w, "object", "list");
-        jw_array(w, "data");
-    }
-    Status status = embed_next(server, job, (size_t)json_integer_value(json_object_get(job->body, "dimensions")));
-    if (status != ST_OK) {
-        exchange_fail_status(job->exchange, status);
-        return true;
-    }
-    if (job->n_worked < job->n_ids) return exchange_is_gone(job->exchange);
-    jw_end_array(w);
-    jw_string(w, "model", job->model->name);
-    jw_object(w, "usage");
-    jw_int(w, "prompt_tokens", job->exchange->prompt_tokens);
-    jw_int(w, "total_tokens", job->exchange->prompt_tokens);
-    jw_end_object(w);
-    jw_end_object(w);
-    exchange_answer_json(job->exchange, 200, w);
-    return true;
-}
-
-static bool embed_input(Exchange *x, const json_t *value, Ids *ids) {
-    bool fine = json_is_string(value)  ? prompt_of_text(x, json_string_value(value), json_string_length(value), true, ids)
-                : json_is_array(value) ? prompt_of_ids(x, value, "input", ids)
-                                       : false;
-    int64_t positions = x->server->max_context;
-    if (!fine && !x->ended) exchange_fail(x, 400, "input", "invalid_type", "'input' must be a text, token ids, or a list of these");
-    if (!fine) return false;
-    if (ids->n > 0 && (int64_t)ids->n <= positions) return true;
-    exchange_fail(x, 400, "input", "context_length_exceeded", "'input' has %zu tokens, and 1 to %lld are allowed", ids->n, (long long)positions);
-    return false;
-}
-
-static bool embed_inputs(Exchange *x, const json_t *body, Job *job) {
-    const json_t *input = json_object_get(body, "input");
-    bool many = json_is_array(input) && !json_is_integer(json_array_get(input, 0));
-    size_t n = many ? json_array_size(input) : 1;
-    job->ids = n > 0 && n <= MOST_PROMPTS ? calloc(n, sizeof *job->ids) : NULL;
-    if (!job->ids) {
-        exchange_fail(x, 400, "input", "invalid_value", "'input' must have 1 to %d texts", MOST_PROMPTS);
-        return false;
-    }
-    for (; job->n_ids < n; x->prompt_tokens += (int64_t)job->ids[job->n_ids++].n)
-        if (!embed_input(x, many ? json_array_get(input, job->n_ids) : input, &job->ids[job->n_ids])) {
-            ids_release(&job->ids[job->n_ids]);
-            return false;
-        }
-    return true;
-}
+static bool embed_work(Server *server, Job *job) { return inputs_work(server, job, embed_next); }
 
 static bool embed_fields(Exchange *x, const json_t *body, const char **name, int64_t *n_dims) {
     const char *format = "float", *pooling = "mean";
@@ -221,7 +245,7 @@ void handle_embeddings(Exchange *x) {
     if (!body_read(x, &body)) return;
     ServedModel *model = embed_fields(x, body, &name, &n_dims) ? served_find(x, name) : NULL;
     Job *job = model ? job_new(x, model) : NULL;
-    if (job && embed_inputs(x, body, job)) {
+    if (job && read_inputs(x, body, job)) {
         json_object_set_new(body, "dimensions", json_integer(n_dims));
         job->body = body;
         job->work = embed_work;

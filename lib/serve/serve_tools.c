@@ -8,7 +8,7 @@
 #include "data/formats/conversation.h"
 #include "lib/serve/serve_parts.h"
 
-enum { MOST_CONSTRAINTS = 8, MOST_BIASES = 1024, MOST_TOOLS = 128 };
+enum { MOST_BIASES = 1024, MOST_TOOLS = 128 };
 
 /* ---- kept constraints: by the text of what they were made from ---- */
 
@@ -56,23 +56,27 @@ static KeptConstraint *constraint_find(Server *server, const char *key) {
     return NULL;
 }
 
-/* Those beyond MOST_CONSTRAINTS that nobody uses go. Call it with the lock. */
-static void constraints_trim(Server *server) {
-    size_t n = 0;
-    for (KeptConstraint **place = &server->constraints; *place;) {
-        KeptConstraint *kept = *place;
-        if (++n <= MOST_CONSTRAINTS || kept->users > 0) {
-            place = &kept->next;
-            continue;
-        }
-        *place = kept->next;
-        constraint_drop(kept);
+/* Makes room for one more: the one that nobody has used for the longest time goes. False: all are in use. Only the thread of requests adds any. */
+static bool constraints_trim(Server *server) {
+    int64_t n = 0;
+    KeptConstraint **oldest = NULL, *unused = NULL;
+    pthread_mutex_lock(&server->lock);
+    for (KeptConstraint **place = &server->constraints; *place; place = &(*place)->next, n++)
+        if ((*place)->users == 0) oldest = place;
+    if (n >= server->max_schemas && oldest) {
+        unused = *oldest;
+        *oldest = unused->next;
     }
+    pthread_mutex_unlock(&server->lock);
+    if (unused) constraint_drop(unused);
+    return n < server->max_schemas || unused;
 }
 
 /* What a constraint is made from. */
 typedef struct Form {
-    const json_t *schema; /* NULL: any object, unless there are tools */
+    const char *regex;    /* not NULL: texts that match it */
+    const char *gbnf;     /* not NULL: texts that follow it */
+    const json_t *schema; /* NULL: any object, unless there are tools or a pattern */
     const json_t *tools;  /* not NULL: calls of them */
     const ToolSyntax *syntax;
     const char *tool; /* NULL: any of them */
@@ -81,12 +85,15 @@ typedef struct Form {
 
 static Status form_grammar(const Form *form, Grammar **grammar) {
     if (form->tools) return grammar_tool_calls(form->syntax, form->tools, form->tool, form->parallel, grammar);
+    if (form->regex) return grammar_regex(form->regex, strlen(form->regex), grammar);
+    if (form->gbnf) return grammar_gbnf(form->gbnf, strlen(form->gbnf), grammar);
     return form->schema ? grammar_json_schema(form->schema, grammar) : grammar_json_object(grammar);
 }
 
 static char *form_key(const Form *form) {
-    json_t *all = json_pack("{s:O?, s:O?, s:s?, s:s?, s:b}", "schema", form->schema, "tools", form->tools, "syntax",
-                            form->syntax ? tool_syntax_name(form->syntax) : NULL, "tool", form->tool, "parallel", form->parallel);
+    json_t *all =
+        json_pack("{s:O?, s:s?, s:s?, s:O?, s:s?, s:s?, s:b}", "schema", form->schema, "regex", form->regex, "gbnf", form->gbnf, "tools", form->tools,
+                  "syntax", form->syntax ? tool_syntax_name(form->syntax) : NULL, "tool", form->tool, "parallel", form->parallel);
     char *key = all ? json_text(all, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     json_decref(all);
     return key;
@@ -111,7 +118,6 @@ static Status constraint_make(Server *server, const Form *form, char *key, KeptC
     pthread_mutex_lock(&server->lock);
     kept->next = server->constraints;
     server->constraints = kept;
-    constraints_trim(server);
     pthread_mutex_unlock(&server->lock);
     return ST_OK;
 }
@@ -127,6 +133,16 @@ static bool constrain(Exchange *x, const Form *form, const char *param, Answer *
     pthread_mutex_lock(&server->lock);
     answer->constraint = constraint_find(server, key);
     pthread_mutex_unlock(&server->lock);
+    if (!answer->constraint && !constraints_trim(server)) {
+        free(key);
+        if (server->max_schemas == 0) {
+            exchange_fail(x, 503, param, "out_of_memory", "there is no memory for forms of answers");
+            return false;
+        }
+        exchange_fail(x, 429, param, "schemas_full", "%lld forms of answers are in work already, as many as memory is kept for: try again later",
+                      (long long)server->max_schemas);
+        return false;
+    }
     Status status = ST_OK;
     if (answer->constraint)
         free(key);
@@ -216,10 +232,54 @@ bool read_tools(Exchange *x, json_t *body, const ServedModel *model, Answer *ans
     return constrain(x, &(Form){.tools = tools, .syntax = syntax, .tool = tool, .parallel = parallel && !tool}, "tools", answer);
 }
 
+static bool may_constrain(Exchange *x, const char *param, const Answer *answer) {
+    if (x->server->config.tokenizer && !answer->constraint) return true;
+    exchange_fail(x, 400, param, "unsupported_value",
+                  answer->constraint ? "'%s' and a 'tool_choice' that demands a call, or another form, exclude each other"
+                                     : "'%s' needs a tokenizer, and the model has none",
+                  param);
+    return false;
+}
+
+/* A pattern that matches one of the texts; NULL: x has failed. The caller frees it. */
+static char *pattern_of_choices(Exchange *x, const json_t *choices) {
+    Str pattern = {0};
+    bool fine = json_is_array(choices) && json_array_size(choices) > 0;
+    for (size_t i = 0; fine && i < json_array_size(choices); i++) {
+        const char *text = json_string_value(json_array_get(choices, i));
+        fine = text != NULL;
+        if (i > 0) str_append_char(&pattern, '|');
+        for (const char *c = text; c && *c; c++) {
+            if (strchr("^$\\.*+?()[]{}|/", *c)) str_append_char(&pattern, '\\');
+            str_append_char(&pattern, *c);
+        }
+    }
+    if (fine && pattern.data) return pattern.data;
+    str_release(&pattern);
+    exchange_fail(x, 400, "guided_choice", "invalid_value", "'guided_choice' must be a list of texts");
+    return NULL;
+}
+
+/* vLLM's names, and llama.cpp's `grammar`. */
+static bool read_guided(Exchange *x, const json_t *body, Answer *answer) {
+    const char *regex = NULL, *gbnf = NULL;
+    const json_t *schema = NULL, *choices = json_object_get(body, "guided_choice");
+    if (!field_text(x, body, "guided_regex", &regex) || !field_object(x, body, "guided_json", &schema)) return false;
+    if (regex && !(may_constrain(x, "guided_regex", answer) && constrain(x, &(Form){.regex = regex}, "guided_regex", answer))) return false;
+    if (schema && !(may_constrain(x, "guided_json", answer) && constrain(x, &(Form){.schema = schema}, "guided_json", answer))) return false;
+    if (!field_text(x, body, "grammar", &gbnf)) return false;
+    if (gbnf && !(may_constrain(x, "grammar", answer) && constrain(x, &(Form){.gbnf = gbnf}, "grammar", answer))) return false;
+    if (!choices || json_is_null(choices)) return true;
+    char *pattern = may_constrain(x, "guided_choice", answer) ? pattern_of_choices(x, choices) : NULL;
+    bool fine = pattern && constrain(x, &(Form){.regex = pattern}, "guided_choice", answer);
+    free(pattern);
+    return fine;
+}
+
 bool read_format(Exchange *x, const json_t *body, Answer *answer) {
     const json_t *format = NULL, *schema = NULL;
     const char *type = "text";
-    if (!field_object(x, body, "response_format", &format)) return false;
+    if (!read_guided(x, body, answer) || !field_object(x, body, "response_format", &format)) return false;
     if (!format) return true;
     if (!field_text(x, format, "type", &type)) return false;
     if (!strcmp(type, "text")) return true;
@@ -233,13 +293,7 @@ bool read_format(Exchange *x, const json_t *body, Answer *answer) {
         exchange_fail(x, 400, "response_format", "invalid_value", "'response_format.type' must be text, json_object or json_schema");
         return false;
     }
-    if (!x->server->config.tokenizer || answer->constraint) {
-        exchange_fail(x, 400, "response_format", "unsupported_value",
-                      answer->constraint ? "'response_format' and a 'tool_choice' that demands a call exclude each other"
-                                         : "the model has no tokenizer");
-        return false;
-    }
-    return constrain(x, &(Form){.schema = schema}, "response_format", answer);
+    return may_constrain(x, "response_format", answer) && constrain(x, &(Form){.schema = schema}, "response_format", answer);
 }
 
 bool read_effort(Exchange *x, json_t *body, const ServedModel *model) {

@@ -22,11 +22,15 @@ static Tensor matrix_of(const Tensor *all, int64_t e, int64_t rows, int64_t cols
 }
 
 static Tensor vector_of(const Tensor *all, int64_t e, int64_t n) { return tensor_part(all, e * n, n); }
-static bool is_in_out(const ExpertLinear *layer, int64_t e) { return layer->whole ? layer->whole->in_out : layer->each[e]->in_out; }
+/* The matrices of a stack of codes are (out, in). */
+static bool is_in_out(const ExpertLinear *layer, int64_t e) {
+    return layer->whole ? layer->whole->in_out && layer->whole->dtype != DT_PACKED : layer->each[e]->in_out;
+}
 static int64_t first_slot(const Routing *routing, int64_t e) { return e ? routing->ends[e - 1] : 0; }
 
 /* The stored shape of a weight, (rows, cols). */
 static Tensor weight_of(const ExpertLinear *layer, const Tensor *all, int64_t e) {
+    if (layer->whole && all->dtype == DT_PACKED) return packed_matrix(all, e);
     bool in_out = is_in_out(layer, e);
     return matrix_of(all, layer->whole ? e : 0, in_out ? layer->in : layer->out, in_out ? layer->out : layer->in);
 }
@@ -441,8 +445,8 @@ OpCost op_expert_linears_cost(const Node *node, bool backward) {
                full = 2 * slots * in * out, low = 2 * slots * rank * (in + out);
         bool weights = is_trained(layer, attributes->routing.n_experts);
         cost.flops += !backward ? full + low : node->inputs[0]->needs_grad * (full + low) + (weights ? rank > 0 ? low : full : 0);
-        const Tensor *weight = layer->whole ? layer->whole : layer->each[0];
-        cost.bytes += (double)dtype_bytes(weight->dtype, layer->in * layer->out) * (double)attributes->routing.n_experts;
+        cost.bytes +=
+            layer->whole ? (double)tensor_bytes(layer->whole) : (double)(tensor_bytes(layer->each[0])) * (double)attributes->routing.n_experts;
     }
     return cost;
 }

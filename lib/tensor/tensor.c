@@ -62,6 +62,16 @@ Tensor matrix_rows(const Tensor *matrix, int64_t begin, int64_t end) {
     return part;
 }
 
+Tensor packed_matrix(const Tensor *stack, int64_t i) {
+    const Packing *packing = stack->elements;
+    ASSERT(stack->dtype == DT_PACKED && stack->n_dims == 3 && packing->matrices, "matrix %lld of a tensor that is no stack", (long long)i);
+    return (Tensor){.dtype = DT_PACKED,
+                    .n_dims = 2,
+                    .shape = {stack->shape[2], stack->shape[1]},
+                    .elements = (void *)(uintptr_t)packing->matrices[i],
+                    .storage = stack->storage};
+}
+
 void matmul_by_rows(const Matmul *args, void (*matmul)(const Matmul *args)) {
     int64_t m = args->c->shape[0], end;
     const RowBranch *branch = args->branches;

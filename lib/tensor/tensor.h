@@ -92,6 +92,8 @@ int64_t tensor_width(const Tensor *tensor); /* the last dimension */
 int64_t tensor_rows(const Tensor *tensor);  /* elements / width: every op reads its input as (rows, width) */
 /* Returns rows begin..end-1 of a matrix, for use as an argument of kernels. They share the matrix's memory. */
 Tensor matrix_rows(const Tensor *matrix, int64_t begin, int64_t end);
+/* Returns matrix `i` of a PACKED tensor of three dimensions (n, in, out), transposed: (out, in). It shares the codes. */
+Tensor packed_matrix(const Tensor *stack, int64_t i);
 /* Writes text like "f32 (12,64)" for messages; returns `out`. */
 const char *tensor_describe(const Tensor *tensor, char out[96]);
 /* Copy elements at..at+n-1 of the flattened tensor from (upload) or to (download) an array of its dtype. Nothing is copied if the array is where the

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training on rows. The trainer has the rows' order, steps, batches and parts, evaluation on held-out rows, early stopping and checkpoints. An
- * objective reads the rows and computes the loss of a batch.
+/* The kind of training whose steps are on rows. It has the rows' order, batches and parts, the gradient of a step, evaluation on held-out rows and
+ * early stopping. An objective reads the rows and computes the loss of a batch.
  *
  *     static const Objective objective = {.open = sft_open, .begin = sft_begin, .batch = sft_batch, .release = sft_release};
  *     return trainer_run(&objective, &sft, config, result);   // output/: metrics.jsonl, checkpoints/, adapter/ or model/
@@ -13,11 +13,11 @@
 #define TUNE_TRAINER_H
 
 #include "data/data.h"
-#include "lib/run/checkpoint.h"
 #include "lib/train/accumulator.h"
 #include "lib/train/training.h"
 
 typedef struct Trainer Trainer;
+typedef struct RowSteps RowSteps;
 /* Sums over rows. */
 typedef struct LossSums {
     double loss_sum, count;      /* of the objective, in nats; what divides it to give the mean */
@@ -33,7 +33,6 @@ typedef struct Pass {
     int64_t step;            /* from 0 */
     StepContext dropout;     /* for ModelBatch.step; all zero outside of training */
 } Pass;
-enum { OBJECTIVE_MOST_ITEMS = 8 };
 typedef struct Objective {
     bool scores;        /* trains a model with a score instead of a head over the vocabulary */
     bool whole_batches; /* the loss compares all rows of a batch, so a batch is never split into parts */
@@ -57,10 +56,9 @@ typedef struct Objective {
     /* Adds further metrics of the step or the evaluation that just ended; NULL: there are none, and an evaluation's loss has a perplexity. */
     void (*metrics)(const Trainer *trainer, Metrics *metrics);
     void (*step_metrics)(const Trainer *trainer, Metrics *metrics); /* the same, of steps alone; may be NULL */
-    /* Lists what the next step depends on in addition to the trained parameters, for checkpoints; returns its number. May be NULL. */
-    size_t (*keep)(Trainer *trainer, CheckpointItem items[OBJECTIVE_MOST_ITEMS]);
-    void (*updated)(Trainer *trainer, int64_t done); /* called after the update of a step; done: steps so far. May be NULL */
-    Status (*save)(Trainer *trainer);                /* writes what the result has besides the model to trainer->run; may be NULL */
+    void (*list_state)(Trainer *trainer, StateList *states);        /* what the next step depends on besides the trained parameters; may be NULL */
+    void (*updated)(Trainer *trainer, int64_t done);                /* called after the update of a step; done: steps so far. May be NULL */
+    Status (*save)(Trainer *trainer);                               /* writes what the result has besides the model to trainer->run; may be NULL */
     void (*release)(Trainer *trainer);
     const MetricsReader *reader; /* interprets the metrics for the report; NULL: none */
 } Objective;
@@ -86,6 +84,7 @@ struct Trainer {
     int64_t part_tokens; /* a leaf is split into passes of at most so many tokens; 0 = no split */
     TaskInput inputs[TASK_MAX_INPUTS];
     Run *run;
+    RowSteps *steps; /* what only steps need (trainer.c); NULL before the first */
     /* of the step `loaded`: rows of all its batches one after the other, the end of each of its n_batches */
     size_t *rows, *batch_ends;
     int64_t loaded, n_batches;

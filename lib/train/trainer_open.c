@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a training on rows, plans it and runs it: see trainer.h. */
+/* Opens a training on rows, and plans its steps and memory. */
 #include "lib/train/trainer_parts.h"
 
 #include <stdio.h>
@@ -131,7 +131,7 @@ static Status ranks_have_the_same(const Trainer *trainer) {
     return status;
 }
 
-static Status trainer_open(void *context, RunPlan *plan) {
+Status trainer_open(void *context, RunPlan *plan) {
     Trainer *trainer = context;
     const Objective *objective = trainer->objective;
     TRY((objective->scores ? trained_model_open_scores : trained_model_open)(trainer->recipe, trainer->config->runtime, &trainer->model));
@@ -145,50 +145,20 @@ static Status trainer_open(void *context, RunPlan *plan) {
     return say_steps(trainer, plan);
 }
 
-/* ---- the run ---- */
+/* ---- length and end ---- */
 
-static Status trainer_length(void *context, const Recipe *recipe, RunLength *length) {
+Status trainer_length(void *context, const Recipe *recipe, RunLength *length) {
     TRY(total_of(context, recipe, &length->steps));
     length->schedule_steps = length->steps;
     length->schedule_rate = 1;
     return ST_OK;
 }
 
-static Status trainer_train(void *context, Run *run) {
-    Trainer *trainer = context;
-    trainer->run = run;
-    if (trainer->objective->prepare) TRY(trainer->objective->prepare(trainer));
-    return trainer_loop(trainer);
-}
-
-static void trainer_release(void *context) {
-    Trainer *trainer = context;
-    trainer->objective->release(trainer);
+void trainer_close(Trainer *trainer) {
     data_plan_release(&trainer->order);
     free(trainer->rows);
     free(trainer->batch_ends);
     free(trainer->examples);
     tape_free(trainer->tape);
     if (trainer->model) model_free(trainer->model);
-}
-
-Status trainer_run(const Objective *objective, void *context, const TrainingConfig *config, TrainResult *result) {
-    static const char *const results[] = {"steps",  "first_loss",  "last_loss", "eval_loss", "best_eval_loss",
-                                          "tokens", "loss_tokens", "seconds",   NULL};
-    const TrainingKind kind = {.open = trainer_open,
-                               .train = trainer_train,
-                               .release = trainer_release,
-                               .results = results,
-                               .over_ranks = true,
-                               .has_template = true,
-                               .length = trainer_length,
-                               .reader = objective->reader};
-    Trainer trainer = {.objective = objective,
-                       .context = context,
-                       .config = config,
-                       .recipe = config->recipe,
-                       .comm = config->comm,
-                       .rank = comm_rank(config->comm),
-                       .ranks = comm_size(config->comm)};
-    return training_run(&kind, &trainer, &trainer.recipe, config, result);
 }

@@ -17,10 +17,10 @@ Status rows_evaluate(Trainer *trainer, LossSums *sums);
 Status rows_largest(void *context, Tape *meta);
 void rows_split(void *context, int64_t most_tokens);
 
-/* ---- trainer.c ---- */
+/* ---- trainer_open.c: of a TrainingKind; context: the trainer ---- */
 
-/* Trains from the run's checkpoint (or step 0) to the end, then writes the result: the weights of the best evaluation with early_stopping, else the
- * last ones. Gradients must be zero. */
-Status trainer_loop(Trainer *trainer);
+Status trainer_open(void *context, RunPlan *plan);
+Status trainer_length(void *context, const Recipe *recipe, RunLength *length);
+void trainer_close(Trainer *trainer); /* frees what trainer_open has made */
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps around training that all kinds of training share. */
+/* The life of a run, around its steps. */
 #include "lib/train/lengthen_plan.h"
 
 #include <math.h>
@@ -10,6 +10,7 @@
 #include "lib/recipe/rejected.h"
 #include "lib/run/report.h"
 #include "lib/train/trained_model.h"
+#include "lib/train/training_loop.h"
 
 typedef struct Training {
     const TrainingKind *kind;
@@ -159,7 +160,7 @@ static Status training_execute(Training *t, TrainResult *result) {
     result->already_finished = t->finished;
     if (t->finished) return run_finished(t->run) ? read_result(t, result) : ST_OK;
     if (run_writes(t->run)) TRY(write_start(t));
-    TRY(t->kind->train(t->context, t->run));
+    TRY(training_loop(t->kind, t->context, *t->recipe, t->config, t->run));
     return read_result(t, result);
 }
 

@@ -163,7 +163,7 @@ static void dqn_policy(Learner *learner, StateList *states) {
 static void dqn_list_state(Learner *learner, StateList *states) {
     Dqn *dqn = learner->self;
     state_optimizer(states, &dqn->Q.params);
-    state_copy(states, "target/", &dqn->target.params);
+    state_copy(states, "target", &dqn->target.params);
     state_count(states, "optimizer_steps", &dqn->optimizer_steps);
     replay_list_state(&dqn->D, states);
 }

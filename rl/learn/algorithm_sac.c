@@ -416,7 +416,7 @@ static void sac_list_state(Learner *learner, StateList *states) {
     Sac *sac = learner->self;
     state_weights(states, &sac->critics.params);
     state_weights(states, &sac->price_params);
-    state_copy(states, "target/", &sac->critics.target_params);
+    state_copy(states, "target", &sac->critics.target_params);
     state_optimizer(states, &sac->pi_params);
     state_optimizer(states, &sac->critics.params);
     state_optimizer(states, &sac->price_params);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The training loop of an algorithm: updates, metrics, checkpoints. An interrupted and resumed run produces the same bytes. */
+/* The kind of training whose steps are updates of an algorithm in an environment. */
 #include "lib/base/system.h"
 #include "rl/learn/learn.h"
 
-#include "lib/train/training.h"
-#include "rl/loop/rl_doctor.h"
+#include "rl/common/rl_watch.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,10 +15,12 @@ typedef struct Learn {
     ShowValues *values; /* may be NULL */
     const Recipe *recipe;
     Learner *learner;
+    Run *run;
+    RlDoctor *doctor;
     double last_reward, best_reward; /* mean return in the last (best) update in which episodes ended; NaN: none */
 } Learn;
 
-/* ---- callbacks of the loop ---- */
+/* ---- a step ---- */
 
 static Status learn_step(void *context, int64_t number, Metrics *metrics) {
     Learn *learn = context;
@@ -55,7 +56,16 @@ static void learn_list_state(void *context, StateList *states) {
     state_real(states, "best_reward", &learn->best_reward);
 }
 
-static Status resumed(void *context) { return env_resume(((Learn *)context)->learner->env); }
+static Status learn_resumed(void *context, int64_t done) {
+    Learn *learn = context;
+    TRY(env_resume(learn->learner->env));
+    return rl_watch_resume(learn->doctor, learn->run, done);
+}
+
+static void learn_recorded(void *context, int64_t done, const Metrics *metrics) {
+    Learn *learn = context;
+    rl_watch_line(learn->doctor, learn->run, done, metrics);
+}
 
 /* ---- the end ---- */
 
@@ -82,10 +92,11 @@ static Status learn_finish(void *context, Run *run) {
     return show_values(learn);
 }
 
-static json_t *learn_summary(void *context) {
+static json_t *learn_summary(void *context, int64_t done) {
     const Learn *learn = context;
-    return json_pack("{s:I, s:I, s:o, s:o}", "env_steps", (json_int_t)learn->learner->steps, "episodes", (json_int_t)learn->learner->all_episodes,
-                     "last_reward", json_real_or_null(learn->last_reward), "best_reward", json_real_or_null(learn->best_reward));
+    return json_pack("{s:o, s:I, s:I, s:o, s:o}", "warnings", rl_watch_end(learn->doctor, learn->run, done), "env_steps",
+                     (json_int_t)learn->learner->steps, "episodes", (json_int_t)learn->learner->all_episodes, "last_reward",
+                     json_real_or_null(learn->last_reward), "best_reward", json_real_or_null(learn->best_reward));
 }
 
 /* ---- the run ---- */
@@ -125,26 +136,24 @@ static Status learn_open(void *context, RunPlan *plan) {
     return ST_OK;
 }
 
-static Status learn_train(void *context, Run *run) {
-    static const Shown shown[] = {{.metric = "reward", .label = "return"}, {.metric = "episodes", .label = "episode", .counts = true}, {0}};
+static Status learn_begin(void *context, Run *run, RunSteps *steps) {
     Learn *learn = context;
     const NamedMdp *world = learn->learner->env->world;
-    LoopTask task = {.context = learn,
-                     .inputs = {{world ? "rl.env" : NULL, world ? named_mdp_fingerprint(world) : 0}},
-                     .counter = &learn->learner->steps,
-                     .total = learn->recipe->rl_total_steps,
-                     .step = learn_step,
-                     .step_may_fail = env_is_remote(learn->learner->env),
-                     .list_state = learn_list_state,
-                     .resumed = resumed,
-                     .shown = shown,
-                     .rate = "steps",
-                     .finish = learn_finish,
-                     .summary = learn_summary};
-    return loop_run(learn->config, learn->recipe, run, &task);
+    learn->run = run;
+    learn->doctor = rl_doctor_new();
+    if (!learn->doctor) return status_fail(ST_RESOURCE, "out of memory for the run");
+    if (world) steps->inputs[0] = (TaskInput){"rl.env", named_mdp_fingerprint(world)};
+    steps->done = &learn->learner->steps;
+    steps->total = learn->recipe->rl_total_steps;
+    steps->step_may_fail = env_is_remote(learn->learner->env);
+    return ST_OK;
 }
 
-static void learn_release(void *context) { learner_free(((Learn *)context)->learner); }
+static void learn_release(void *context) {
+    Learn *learn = context;
+    rl_doctor_free(learn->doctor);
+    learner_free(learn->learner);
+}
 
 /* ---- a longer run ---- */
 
@@ -186,14 +195,23 @@ static Status lengthen(void *context, const Recipe *before, Str *differs) {
 
 Status learn_run(const TrainingConfig *config, ShowValues *values, TrainResult *result) {
     static const char *const results[] = {"steps", "env_steps", "episodes", "last_reward", "best_reward", "seconds", NULL};
+    static const Shown shown[] = {{.metric = "reward", .label = "return"}, {.metric = "episodes", .label = "episode", .counts = true}, {0}};
     static const TrainingKind kind = {.open = learn_open,
-                                      .train = learn_train,
+                                      .begin = learn_begin,
                                       .release = learn_release,
-                                      .results = results,
                                       .length = learn_length,
-                                      .reader = &rl_report_reader,
                                       .lengthen = lengthen,
-                                      .counter = "env_steps"};
+                                      .step = learn_step,
+                                      .list_state = learn_list_state,
+                                      .resumed = learn_resumed,
+                                      .recorded = learn_recorded,
+                                      .finish = learn_finish,
+                                      .summary = learn_summary,
+                                      .results = results,
+                                      .counter = "env_steps",
+                                      .reader = &rl_report_reader,
+                                      .shown = shown,
+                                      .rate = "steps"};
     Learn learn = {.config = config, .values = values, .recipe = config->recipe, .last_reward = not_known, .best_reward = not_known};
     if (learn.recipe->rl_total_steps < 1)
         return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "give the number of environment steps of the run");

@@ -16,7 +16,7 @@
 #define TUNE_LEARNER_H
 
 #include "lib/base/tally.h"
-#include "rl/loop/loop.h"
+#include "lib/train/training.h"
 #include "rl/env/env.h"
 #include "rl/mdp/mdp.h"
 

@@ -7,7 +7,7 @@
 #ifndef TUNE_NORMALIZE_H
 #define TUNE_NORMALIZE_H
 
-#include "rl/loop/loop.h"
+#include "lib/train/state_list.h"
 
 /* Mean and variance of each of `width` numbers over all rows seen. */
 typedef struct Moments {

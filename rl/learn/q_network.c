@@ -127,14 +127,8 @@ Status q_network_plan(QNetwork *network, const Tape *tape, int64_t acting, int64
     return status;
 }
 
-void state_copy(StateList *states, const char *prefix, const Params *params) {
-    for (size_t i = 0; i < params->n; i++) {
-        const char *name = arena_printf(states->arena, "%s%s", prefix, params->items[i].name);
-        if (name)
-            state_tensor(states, name, params->items[i].tensor);
-        else
-            states->status = ST_RESOURCE;
-    }
+void state_copy(StateList *states, const char *kind, const Params *params) {
+    for (size_t i = 0; i < params->n; i++) state_of_param(states, kind, &params->items[i], params->items[i].tensor);
 }
 
 /* ---- learning ---- */

@@ -47,7 +47,7 @@ Status q_network_plan(QNetwork *network, const Tape *tape, int64_t acting, int64
 void q_network_blend(const QNetwork *from, double tau, QNetwork *to); /* mlp_blend of all parts */
 
 /* Lists all parameters, with `prefix` before their names. */
-void state_copy(StateList *states, const char *prefix, const Params *params);
+void state_copy(StateList *states, const char *kind, const Params *params);
 
 /* The Q-learning loss on a batch of n transitions, with its scratch memory. */
 typedef struct QLoss {

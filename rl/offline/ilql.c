@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "lib/train/trainer.h"
-#include "rl/loop/rl_doctor.h"
-#include "rl/loop/run_chat.h"
+#include "rl/common/rl_doctor.h"
+#include "rl/common/run_chat.h"
 #include "rl/text/text_pass.h"
 
 enum { PASS_TOKENS = 2048, PASS_VALUES = 1 << 23 }; /* limits of a pass: tokens; Q values of a head */
@@ -188,9 +188,7 @@ static void ilql_updated(Trainer *trainer, int64_t done) {
     if (done % il->target_every == 0) ilql_heads_follow(&il->heads, il->tau);
 }
 
-static size_t ilql_keep(Trainer *trainer, CheckpointItem items[OBJECTIVE_MOST_ITEMS]) {
-    return ilql_heads_targets(&((Ilql *)trainer->context)->heads, items);
-}
+static void ilql_list_state(Trainer *trainer, StateList *states) { ilql_heads_list_state(&((Ilql *)trainer->context)->heads, states); }
 
 static Status ilql_save(Trainer *trainer) {
     const char *path = run_path(trainer->run, "ilql_heads.safetensors");
@@ -269,7 +267,7 @@ Status ilql_run(const TrainingConfig *config, TrainResult *result) {
                                         .numbers = ilql_numbers,
                                         .metrics = ilql_metrics,
                                         .updated = ilql_updated,
-                                        .keep = ilql_keep,
+                                        .list_state = ilql_list_state,
                                         .save = ilql_save,
                                         .release = ilql_release,
                                         .reader = &rl_report_reader};

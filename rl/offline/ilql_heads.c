@@ -61,13 +61,11 @@ void ilql_heads_follow(IlqlHeads *heads, double tau) {
     }
 }
 
-size_t ilql_heads_targets(const IlqlHeads *heads, CheckpointItem *items) {
-    size_t n = 0;
+void ilql_heads_list_state(const IlqlHeads *heads, StateList *states) {
     for (int k = 0; k < 2; k++) {
-        items[n++] = (CheckpointItem){.name = heads->target[k].up->name, .tensor = heads->target[k].up};
-        items[n++] = (CheckpointItem){.name = heads->target[k].down->name, .tensor = heads->target[k].down};
+        state_tensor(states, heads->target[k].up->name, heads->target[k].up);
+        state_tensor(states, heads->target[k].down->name, heads->target[k].down);
     }
-    return n;
 }
 
 static void ilql_heads_items(const IlqlHeads *heads, CheckpointItem items[2 * HEADS]) {

@@ -13,7 +13,7 @@
 #define TUNE_ILQL_HEADS_H
 
 #include "lib/infer/infer.h"
-#include "lib/run/checkpoint.h"
+#include "lib/train/state_list.h"
 
 typedef struct IlqlHead {
     Tensor *up, *down; /* (W, C), (out, W) */
@@ -29,8 +29,8 @@ Status ilql_heads_add(Model *model, int64_t width, uint64_t seed, bool trained, 
 Tensor *ilql_head_forward(Tape *tape, const IlqlHead *head, Tensor *hidden, const Tensor *rows);
 /* target = (1 - tau) target + tau q. */
 void ilql_heads_follow(IlqlHeads *heads, double tau);
-/* Lists the target copies, and returns their number; the other heads are parameters of the model. */
-size_t ilql_heads_targets(const IlqlHeads *heads, CheckpointItem *items);
+/* Lists the target copies; the other heads are parameters of the model. */
+void ilql_heads_list_state(const IlqlHeads *heads, StateList *states);
 Status ilql_heads_save(const IlqlHeads *heads, const char *path);
 /* Loads heads for inference, with the file's width. ST_INPUT: no such file, or shapes of another model. */
 Status ilql_heads_load(Model *model, const char *path, IlqlHeads *heads);

@@ -194,7 +194,7 @@ Status offline_rows_add(const OfflineRows *rows, size_t i, Experience *e) {
     const OfflineRow *row = &rows->items[i];
     int64_t begin = e->n_tokens;
     TRY(experience_open_group(e, &row->prompt));
-    TRY(experience_add(e, &(Sequence){.ids = row->ids, .trained = row->trained, .n = (size_t)row->n, .ended = !row->cut, .reward = (double)NAN}));
+    TRY(experience_add(e, &(NewSequence){.ids = row->ids, .trained = row->trained, .n = (size_t)row->n, .ended = !row->cut, .reward = (double)NAN}));
     memcpy(e->token_rewards + begin, row->rewards, (size_t)row->n * sizeof *row->rewards);
     return ST_OK;
 }

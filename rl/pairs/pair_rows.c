@@ -2,7 +2,7 @@
 /* Reads rows of preferences for a training on them. */
 #include "rl/pairs/pair_rows.h"
 
-#include "rl/loop/run_chat.h"
+#include "rl/common/run_chat.h"
 #include "rl/reward/scorer.h"
 
 /* ---- passes outside the steps ---- */

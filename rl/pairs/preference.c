@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "rl/pairs/preference_losses.h"
-#include "rl/loop/reference.h"
-#include "rl/loop/rl_doctor.h"
+#include "rl/common/reference.h"
+#include "rl/common/rl_doctor.h"
 
 static const PairAlgorithm algorithms[] = {
 #define PAIR_ALGORITHM(name, losses, beta, keys, help) {#name, losses, keys, help, beta},

@@ -3,7 +3,7 @@
  *
  *     if (preference_algorithm(recipe->rl_algorithm)) TRY(preference_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime}, &result));
  *
- * The reference's log-probabilities are computed once, before the first step, with the initial model (rl/loop/reference.h); two answers share the
+ * The reference's log-probabilities are computed once, before the first step, with the initial model (rl/common/reference.h); two answers share the
  * tokens of their prompt, forward and backward.
  */
 #ifndef TUNE_PREFERENCE_H

@@ -11,7 +11,7 @@
 #include "lib/recipe/keys.h"
 #include "rl/pairs/preference_losses.h"
 #include "rl/core/ratio.h"
-#include "rl/loop/rl_doctor.h"
+#include "rl/common/rl_doctor.h"
 
 typedef struct RewardTraining {
     /* from the recipe and its first row */

@@ -51,7 +51,7 @@ Status experience_open_group(Experience *e, const PromptRow *prompt) {
     return ST_OK;
 }
 
-Status experience_add(Experience *e, const Sequence *s) {
+Status experience_add(Experience *e, const NewSequence *s) {
     int64_t before = e->n_tokens, after = before + (int64_t)s->n;
     TRY(reserve_tokens(e, after));
     memcpy(e->ids + before, s->ids, s->n * sizeof *s->ids);
@@ -80,13 +80,13 @@ typedef struct Sampling {
 static Status experience_take(void *context, const Completion *c) {
     const Sampling *sampling = context;
     work_at("sampling completions", (uint64_t)sampling->e->n, sampling->wanted);
-    return experience_add(sampling->e, &(Sequence){.ids = c->ids.data,
-                                                   .sampled = c->tempered,
-                                                   .filtered = c->filtered,
-                                                   .n = c->ids.n,
-                                                   .text = {str_text(&c->text), c->text.len},
-                                                   .ended = c->finish == FINISH_STOP,
-                                                   .reward = (double)NAN});
+    return experience_add(sampling->e, &(NewSequence){.ids = c->ids.data,
+                                                      .sampled = c->tempered,
+                                                      .filtered = c->filtered,
+                                                      .n = c->ids.n,
+                                                      .text = {str_text(&c->text), c->text.len},
+                                                      .ended = c->finish == FINISH_STOP,
+                                                      .reward = (double)NAN});
 }
 
 void experience_clear(Experience *e, int64_t group_size) {
@@ -115,15 +115,15 @@ Status experience_sample(const Model *model, const Tokenizer *tokenizer, const P
 
 static Status append_sequence(Experience *e, const Experience *from, int64_t i) {
     int64_t begin = from->begin[i];
-    return experience_add(e, &(Sequence){.ids = from->ids + begin,
-                                         .sampled = from->sampled + begin,
-                                         .filtered = from->filtered + begin,
-                                         .trained = from->trained + begin,
-                                         .earned = from->earned + begin,
-                                         .n = (size_t)(from->begin[i + 1] - begin),
-                                         .text = {str_text(&from->texts[i]), from->texts[i].len},
-                                         .ended = from->ended[i],
-                                         .reward = from->rewards[i]});
+    return experience_add(e, &(NewSequence){.ids = from->ids + begin,
+                                            .sampled = from->sampled + begin,
+                                            .filtered = from->filtered + begin,
+                                            .trained = from->trained + begin,
+                                            .earned = from->earned + begin,
+                                            .n = (size_t)(from->begin[i + 1] - begin),
+                                            .text = {str_text(&from->texts[i]), from->texts[i].len},
+                                            .ended = from->ended[i],
+                                            .reward = from->rewards[i]});
 }
 
 Status experience_append_members(Experience *e, const Experience *from, int64_t group, const int64_t *members) {

@@ -52,7 +52,7 @@ void experience_clear(Experience *experience, int64_t group_size);
 /* For other ways of sampling: starts a group of this prompt (borrowed); experience_add adds its sequences. ST_RESOURCE. */
 Status experience_open_group(Experience *experience, const PromptRow *prompt);
 /* The arguments of experience_add, which copies them. Arrays have n entries, one for each token; fields as in Experience. */
-typedef struct Sequence {
+typedef struct NewSequence {
     const int32_t *ids;
     const double *sampled, *filtered;
     const bool *trained;  /* NULL: all */
@@ -61,9 +61,9 @@ typedef struct Sequence {
     Slice text;
     bool ended;
     double reward;
-} Sequence;
+} NewSequence;
 /* Appends a sequence to the open group. ST_RESOURCE. */
-Status experience_add(Experience *experience, const Sequence *sequence);
+Status experience_add(Experience *experience, const NewSequence *sequence);
 /* Appends the samples and rewards of group `group` of `from`, which must have groups of the same size. ST_RESOURCE. */
 Status experience_append(Experience *experience, const Experience *from, int64_t group);
 /* The same with only group_size of its completions: `members` are indices within the group of `from`; NULL: the first ones. */

@@ -43,10 +43,10 @@ static void add_pair(Correlations *c, const Experience *e, const RewardScores *s
 }
 
 static Status name_pairs(TextRl *rl, const RewardScores *scores, int n) {
-    if (n == 0 || rl->pair_names[0][1]) return ST_OK;
+    if (n == 0 || rl->names.pairs[0][1]) return ST_OK;
     for (int i = 0; i < n; i++)
         for (int k = i + 1; k < n; k++)
-            if (!(rl->pair_names[i][k] = arena_printf(rl->arena, "reward_correlation/%s:%s", scores->columns[i].name, scores->columns[k].name)))
+            if (!(rl->names.pairs[i][k] = arena_printf(rl->arena, "reward_correlation/%s:%s", scores->columns[i].name, scores->columns[k].name)))
                 return ST_RESOURCE;
     return ST_OK;
 }
@@ -73,5 +73,5 @@ void text_correlations_report(const TextRl *rl, const Correlations *c, Metrics *
     metric_set(metrics, "length_reward_correlation", correlation(c, LENGTH, REWARD));
     for (int x = 0; x < CORRELATED_PARTS; x++)
         for (int y = x + 1; y < CORRELATED_PARTS; y++)
-            if (rl->pair_names[x][y]) metric_set(metrics, rl->pair_names[x][y], correlation(c, PARTS + x, PARTS + y));
+            if (rl->names.pairs[x][y]) metric_set(metrics, rl->names.pairs[x][y], correlation(c, PARTS + x, PARTS + y));
 }

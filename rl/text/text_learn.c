@@ -35,9 +35,9 @@ static int64_t find_passes(TextRl *rl, int64_t first, int64_t end, int64_t unit)
     for (int64_t i = first, n; i < end; i += n) {
         n = text_pass_fit(&rl->pass, e, i, end);
         n = MAX(n - n % unit, unit);
-        rl->passes[n_passes++] = i;
+        rl->update.passes[n_passes++] = i;
     }
-    rl->passes[n_passes] = end;
+    rl->update.passes[n_passes] = end;
     return n_passes;
 }
 
@@ -56,13 +56,13 @@ static Status text_learn_forward_only(TextRl *rl, const Model *model, const Want
     Status status = ST_OK;
     tape_record(rl->pass.tape, false);
     for (int64_t i = rank * n_passes / ranks; i < (rank + 1) * n_passes / ranks && status == ST_OK; i++) {
-        int64_t first = rl->passes[i], begin = e->begin[first];
+        int64_t first = rl->update.passes[i], begin = e->begin[first];
         TextResults results = {
             .logprobs = at(wanted->logprobs, begin), .values = at(wanted->values, begin), .final_values = at(wanted->final_values, begin)};
-        status = interrupt_requested() ? ST_INTERRUPTED : text_pass_forward(&rl->pass, model, e, first, rl->passes[i + 1] - first, &results);
+        status = interrupt_requested() ? ST_INTERRUPTED : text_pass_forward(&rl->pass, model, e, first, rl->update.passes[i + 1] - first, &results);
     }
     tape_record(rl->pass.tape, true);
-    return status == ST_OK ? text_share_tokens(rl, rl->passes, n_passes, arrays, COUNT_OF(arrays)) : status;
+    return status == ST_OK ? text_share_tokens(rl, rl->update.passes, n_passes, arrays, COUNT_OF(arrays)) : status;
 }
 
 static Status ask_reference(TextRl *rl) {
@@ -294,17 +294,17 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
 
 static Status update_weights(TextRl *rl, Sums *sums) {
     Params *params = &rl->model->params;
-    double norm, value_norm = 0, rate = stepper_rate(&rl->stepper, rl->counts.updates);
+    double norm, value_norm = 0, rate = stepper_rate(&rl->update.stepper, rl->counts.updates);
     bool own = rl->value && rl->value->own;
-    TRY(accumulator_norm(&rl->accumulator, 0, &norm));
-    if (own) TRY(accumulator_norm(&rl->accumulator, 1, &value_norm));
+    TRY(accumulator_norm(&rl->update.accumulator, 0, &norm));
+    if (own) TRY(accumulator_norm(&rl->update.accumulator, 1, &value_norm));
     if (!isfinite(norm)) return not_finite(rl, "gradient");
-    stepper_update(&rl->stepper, params, norm, rate, rl->counts.updates + 1);
+    stepper_update(&rl->update.stepper, params, norm, rate, rl->counts.updates + 1);
     sums->grad_norm += norm;
-    if (own) text_value_update(rl->value, rl->recipe, &rl->stepper, value_norm, rate, rl->counts.updates + 1);
+    if (own) text_value_update(rl->value, rl->recipe, &rl->update.stepper, value_norm, rate, rl->counts.updates + 1);
     sums->value_grad_norm += value_norm;
     if (!isfinite(sums->value_grad_norm)) return not_finite(rl, "gradient of the values");
-    TRY(accumulator_share(&rl->accumulator));
+    TRY(accumulator_share(&rl->update.accumulator));
     sums->updates++;
     rl->counts.updates++;
     return ST_OK;
@@ -314,21 +314,21 @@ static Status update_weights(TextRl *rl, Sums *sums) {
 static bool moved_too_far(TextRl *rl, const Sums *sums, const Sums *before) {
     double tokens = (double)(sums->tokens - before->tokens);
     if (isnan(rl->recipe->rl_target_kl) || sums->approx_kl - before->approx_kl <= 1.5 * rl->recipe->rl_target_kl * tokens) return false;
-    accumulator_drop(&rl->accumulator);
+    accumulator_drop(&rl->update.accumulator);
     return true;
 }
 
 /* ---- passes as leaves of an optimiser step ---- */
 
 int64_t text_lanes(const TextRl *rl, int64_t n_passes) {
-    const Lanes lanes = lanes_of(rl->recipe->parallel_lanes, n_passes, rl->recipe->has_lora, comm_size(rl->division.comm));
+    const Lanes lanes = lanes_of(rl->recipe->parallel_lanes, n_passes, rl->recipe->has_lora, comm_size(rl->update.division.comm));
     return lanes_in(&lanes, n_passes);
 }
 
 Status text_division_init(TextRl *rl) {
     const Recipe *r = rl->recipe;
-    rl->passes = arena_alloc(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations + 1) * sizeof *rl->passes);
-    return rl->passes ? accumulator_init(&rl->accumulator, &rl->division, rl->arena) : ST_RESOURCE;
+    rl->update.passes = arena_alloc(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations + 1) * sizeof *rl->update.passes);
+    return rl->update.passes ? accumulator_init(&rl->update.accumulator, &rl->update.division, rl->arena) : ST_RESOURCE;
 }
 
 /* What a pass gives: sums over it. */
@@ -350,11 +350,12 @@ static Status learn_pass(void *context, int64_t i, const TapeWatch *watch) {
     Learning *learning = context;
     TextRl *rl = learning->rl;
     PassRecord *record = &learning->records[i];
-    if (learning->first && rl->accumulator.size == 1 && interrupt_requested()) return ST_INTERRUPTED;
+    if (learning->first && rl->update.accumulator.size == 1 && interrupt_requested()) return ST_INTERRUPTED;
     record->sums = (Sums){.diff = (double)NAN};
     rl->step.pair_means = (PairMeans){0};
     tape_watch(rl->pass.tape, watch);
-    Status status = learn_from(rl, rl->passes[i], rl->passes[i + 1] - rl->passes[i], learning->loss, learning->fresh, &record->sums);
+    Status status =
+        learn_from(rl, rl->update.passes[i], rl->update.passes[i + 1] - rl->update.passes[i], learning->loss, learning->fresh, &record->sums);
     tape_watch(rl->pass.tape, NULL);
     record->pairs = rl->step.pair_means;
     return status;
@@ -382,9 +383,9 @@ static Status learn_passes(TextRl *rl, int64_t n_passes, PolicyLossConfig *loss,
     Leaves leaves = {.n = n_passes, .n_lanes = text_lanes(rl, n_passes), .run = learn_pass, .context = &learning};
     PairMeans pairs = rl->step.pair_means;
     bool interrupted = false; /* ranks finish the step */
-    Status status = records ? accumulator_run(&rl->accumulator, &leaves) : status_fail(ST_RESOURCE, "out of memory for the passes of a step");
-    if (status == ST_INTERRUPTED) accumulator_drop(&rl->accumulator);
-    if (status == ST_OK) status = accumulator_vote(&rl->accumulator, &leaves, records, sizeof *records, &interrupted);
+    Status status = records ? accumulator_run(&rl->update.accumulator, &leaves) : status_fail(ST_RESOURCE, "out of memory for the passes of a step");
+    if (status == ST_INTERRUPTED) accumulator_drop(&rl->update.accumulator);
+    if (status == ST_OK) status = accumulator_vote(&rl->update.accumulator, &leaves, records, sizeof *records, &interrupted);
     for (int64_t i = 0; i < n_passes && status == ST_OK; i++) {
         add_pass(sums, &records[i].sums);
         add_pairs(&pairs, &records[i].pairs);
@@ -427,7 +428,7 @@ static void text_learn_report(const TextRl *rl, const Sums *sums, Metrics *metri
     double updates = fmax(1, (double)sums->updates);
     metric_set(metrics, "loss", sums->loss / updates);
     metric_set(metrics, "grad_norm", sums->grad_norm / updates);
-    metric_set(metrics, "learning_rate", stepper_rate(&rl->stepper, MAX(rl->counts.updates - 1, 0)));
+    metric_set(metrics, "learning_rate", stepper_rate(&rl->update.stepper, MAX(rl->counts.updates - 1, 0)));
     metric_set(metrics, "kl", rl->reference ? sums->kl / n : (double)NAN);
     metric_set(metrics, "entropy", sums->entropy / n);
     metric_set(metrics, "clip_fraction", sums->clipped / ratios);

@@ -146,25 +146,25 @@ static int64_t most_passes(const TextRl *rl, const Largest *largest) {
 
 static Status plan_text_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
     bool own = rl->value && rl->value->own;
-    rl->division = (AccumulatorConfig){.comm = rl->config->comm,
-                                       .fewer = true,
-                                       .bucket = (size_t)rl->recipe->parallel_bucket << 20,
-                                       .n_models = own ? 2 : 1,
-                                       .params = {&rl->model->params, own ? &rl->value->model->params : NULL}};
-    rl->division.n_lanes = text_lanes(rl, most_passes(rl, largest));
+    rl->update.division = (AccumulatorConfig){.comm = rl->config->comm,
+                                              .fewer = true,
+                                              .bucket = (size_t)rl->recipe->parallel_bucket << 20,
+                                              .n_models = own ? 2 : 1,
+                                              .params = {&rl->model->params, own ? &rl->value->model->params : NULL}};
+    rl->update.division.n_lanes = text_lanes(rl, most_passes(rl, largest));
     MemoryTask task = {.recipe = rl->recipe,
                        .model = rl->model,
                        .tape = rl->pass.tape,
-                       .lanes = accumulator_lane_bytes(&rl->division, 0),
-                       .messages = accumulator_message_bytes(&rl->division, 0),
+                       .lanes = accumulator_lane_bytes(&rl->update.division, 0),
+                       .messages = accumulator_message_bytes(&rl->update.division, 0),
                        .comm = rl->config->comm,
                        .context = largest,
                        .largest = text_memory_step,
                        .split = text_memory_split,
                        .beside = &largest->sampling};
     TRY(train_memory_plan(&task, rl->config->options.resume ? rl->recipe->output : NULL, memory));
-    size_t values = own ? optimizer_bytes(&rl->stepper.optimizer, &rl->value->model->params) : 0;
-    size_t sums = own ? accumulator_lane_bytes(&rl->division, 1) + accumulator_message_bytes(&rl->division, 1) : 0;
+    size_t values = own ? optimizer_bytes(&rl->update.stepper.optimizer, &rl->value->model->params) : 0;
+    size_t sums = own ? accumulator_lane_bytes(&rl->update.division, 1) + accumulator_message_bytes(&rl->update.division, 1) : 0;
     memory->rollout = largest->sampling;
     memory->lanes += sums;
     memory->total += sums;

@@ -45,7 +45,7 @@ static const char *message_get(const char **at, size_t size) {
 static Status read_sequence(Experience *e, const char **at) {
     SequenceHead head;
     memcpy(&head, message_get(at, sizeof head), sizeof head);
-    Sequence sequence = {.n = head.tokens, .ended = head.ended != 0, .reward = (double)NAN};
+    NewSequence sequence = {.n = head.tokens, .ended = head.ended != 0, .reward = (double)NAN};
     sequence.ids = (const int32_t *)(const void *)message_get(at, head.tokens * sizeof *sequence.ids);
     sequence.sampled = (const double *)(const void *)message_get(at, head.tokens * sizeof *sequence.sampled);
     sequence.filtered = (const double *)(const void *)message_get(at, head.tokens * sizeof *sequence.filtered);

@@ -10,14 +10,13 @@
 #include "lib/train/trained_model.h"
 #include "lib/train/training.h"
 #include "rl/core/kl.h"
-#include "rl/loop/rl_doctor.h"
-#include "rl/loop/run_chat.h"
+#include "rl/common/run_chat.h"
 
 enum { PASS_TOKENS = 1024, LARGE_PASS_TOKENS = 2048 };
 
 static const double not_known = (double)NAN;
 
-/* ---- callbacks of the loop ---- */
+/* ---- a step ---- */
 
 static Status evaluate_first(TextRl *rl) {
     RolloutSums sums;
@@ -37,7 +36,7 @@ static Status text_rl_evaluate_step(void *context, int64_t number, Metrics *metr
     return ST_OK;
 }
 
-static Status gather(void *context, int64_t number, Metrics *metrics) {
+static Status text_rl_gather(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     rl->step.next_place = rl->counts.place;
     if (number == 0 && text_evaluate_due(rl, 0)) TRY(evaluate_first(rl));
@@ -74,7 +73,16 @@ static void text_rl_list_state(void *context, StateList *states) {
     state_real(states, "best_eval_reward", &rl->counts.best_eval);
 }
 
-static Status resumed(void *context) { return text_samples_cut(context); }
+static Status text_rl_resumed(void *context, int64_t done) {
+    TextRl *rl = context;
+    TRY(text_samples_cut(rl));
+    return rl_watch_resume(rl->doctor, rl->run, done);
+}
+
+static void text_rl_recorded(void *context, int64_t done, const Metrics *metrics) {
+    TextRl *rl = context;
+    rl_watch_line(rl->doctor, rl->run, done, metrics);
+}
 
 static Status text_rl_finish(void *context, Run *run) {
     const TextRl *rl = context;
@@ -82,11 +90,12 @@ static Status text_rl_finish(void *context, Run *run) {
     return trained_model_save(rl->recipe, rl->model, run_dir(run));
 }
 
-static json_t *text_rl_summary(void *context) {
+static json_t *text_rl_summary(void *context, int64_t done) {
     const TextRl *rl = context;
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", json_real_or_null(rl->counts.first_reward), "last_reward",
-                     json_real_or_null(rl->counts.last_reward), "first_eval_reward", json_real_or_null(rl->counts.first_eval), "last_eval_reward",
-                     json_real_or_null(rl->counts.last_eval), "best_eval_reward", json_real_or_null(rl->counts.best_eval));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "warnings", rl_watch_end(rl->doctor, rl->run, done), "first_reward",
+                     json_real_or_null(rl->counts.first_reward), "last_reward", json_real_or_null(rl->counts.last_reward), "first_eval_reward",
+                     json_real_or_null(rl->counts.first_eval), "last_eval_reward", json_real_or_null(rl->counts.last_eval), "best_eval_reward",
+                     json_real_or_null(rl->counts.best_eval));
 }
 
 /* ---- opening ---- */
@@ -318,7 +327,7 @@ static Status open_parts(TextRl *rl) {
     if (!rl->pass.tape || !rl->step.pair_scratch || !rl->step.asked) return status_fail(ST_RESOURCE, "out of memory for the run");
     rl->total_steps = total_of(rl, r);
     TRY(recipe_check_steps(r, rl->total_steps));
-    return stepper_init(&rl->stepper, r, rl->total_steps * text_steps_per_rollout(rl));
+    return stepper_init(&rl->update.stepper, r, rl->total_steps * text_steps_per_rollout(rl));
 }
 
 /* ---- the run ---- */
@@ -365,42 +374,31 @@ static Status text_rl_open(void *context, RunPlan *plan) {
     return ST_OK;
 }
 
-static Status text_rl_train(void *context, Run *run) {
-    static const Shown shown[] = {{.metric = "reward", .label = "reward"}, {.metric = "completion_length", .label = "length", .digits = 1}, {0}};
+static void add_input(RunSteps *steps, size_t *n, const char *key, uint64_t fingerprint) { steps->inputs[(*n)++] = (TaskInput){key, fingerprint}; }
+
+static Status text_rl_begin(void *context, Run *run, RunSteps *steps) {
     TextRl *rl = context;
-    bool own = rl->value && rl->value->own;
     uint64_t reference = reference_fingerprint(rl->reference), judges = rewards_fingerprint(rl->rewards);
-    LoopTask task = {
-        .context = rl,
-        .inputs = {{"model.path", model_fingerprint(rl->model)},
-                   {"data.train", prompts_fingerprint(&rl->prompts)},
-                   {rl->eval.n > 0 ? "data.eval" : NULL, prompts_fingerprint(&rl->eval)},
-                   {own ? "rl.value_model" : NULL, own ? model_fingerprint(rl->value->model) : 0},
-                   {reference ? "rl.reference" : NULL, reference},
-                   {judges ? "reward" : NULL, judges}},
-        .total = rl->total_steps,
-        .gather = gather,
-        .step = text_rl_step,
-        .evaluate = text_rl_evaluate_step,
-        .list_state = text_rl_list_state,
-        .resumed = resumed,
-        .shown = shown,
-        .evaluated = "eval_reward",
-        .rate = "tokens",
-        .rate_kept = true,
-        .finish = text_rl_finish,
-        .summary = text_rl_summary,
-    };
+    size_t n = 0;
     rl->run = run;
-    TRY(optimizer_init(&rl->stepper.optimizer, &rl->model->params, rl->arena));
+    rl->doctor = rl_doctor_new();
+    if (!rl->doctor) return status_fail(ST_RESOURCE, "out of memory for the run");
+    TRY(optimizer_init(&rl->update.stepper.optimizer, &rl->model->params, rl->arena));
     TRY(text_division_init(rl));
-    if (run_step(run) < 0) TRY(text_samples_cut(rl)); /* samples of a run that ended before its first checkpoint */
-    return loop_run(rl->config, rl->recipe, run, &task);
+    add_input(steps, &n, "model.path", model_fingerprint(rl->model));
+    add_input(steps, &n, "data.train", prompts_fingerprint(&rl->prompts));
+    if (rl->eval.n > 0) add_input(steps, &n, "data.eval", prompts_fingerprint(&rl->eval));
+    if (rl->value && rl->value->own) add_input(steps, &n, "rl.value_model", model_fingerprint(rl->value->model));
+    if (reference) add_input(steps, &n, "rl.reference", reference);
+    if (judges) add_input(steps, &n, "reward", judges);
+    steps->total = rl->total_steps;
+    return run_step(run) < 0 ? text_samples_cut(rl) : ST_OK; /* samples of a run that ended before its first checkpoint */
 }
 
 void text_release(TextRl *rl) {
     Tape *tape = rl->pass.tape;
-    accumulator_release(&rl->accumulator);
+    rl_doctor_free(rl->doctor);
+    accumulator_release(&rl->update.accumulator);
     text_pass_release(&rl->pass);
     tape_free(tape);
     generate_memory_free(rl->sampling);
@@ -429,14 +427,27 @@ static void text_rl_release(void *context) { text_release(context); }
 
 Status text_rl_run(const TrainingConfig *config, const RewardOptions *rewards, TrainResult *result) {
     static const char *const results[] = {"steps", "first_reward", "last_reward", "first_eval_reward", "last_eval_reward", "seconds", NULL};
+    static const Shown shown[] = {{.metric = "reward", .label = "reward"}, {.metric = "completion_length", .label = "length", .digits = 1}, {0}};
     static const TrainingKind kind = {.open = text_rl_open,
-                                      .train = text_rl_train,
+                                      .begin = text_rl_begin,
                                       .release = text_rl_release,
-                                      .results = results,
-                                      .over_ranks = true,
-                                      .has_template = true,
                                       .length = text_rl_length,
-                                      .reader = &rl_report_reader};
+                                      .gather = text_rl_gather,
+                                      .step = text_rl_step,
+                                      .evaluate = text_rl_evaluate_step,
+                                      .list_state = text_rl_list_state,
+                                      .resumed = text_rl_resumed,
+                                      .recorded = text_rl_recorded,
+                                      .finish = text_rl_finish,
+                                      .summary = text_rl_summary,
+                                      .results = results,
+                                      .reader = &rl_report_reader,
+                                      .shown = shown,
+                                      .rate = "tokens",
+                                      .rate_kept = true,
+                                      .evaluated = "eval_reward",
+                                      .has_template = true,
+                                      .over_ranks = true};
     TextRl rl = {
         .config = config,
         .reward_options = rewards,

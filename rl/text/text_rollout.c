@@ -37,18 +37,18 @@ Slice text_prompt(const PromptRow *row) {
 /* "PREFIX/NAME", interned: one string per name for the whole run. */
 static Status name_column(TextRl *rl, const char *prefix, const char *name, const char **named) {
     size_t len = strlen(prefix);
-    for (size_t i = 0; i < rl->n_column_names; i++) {
-        *named = rl->column_names[i];
+    for (size_t i = 0; i < rl->names.n_columns; i++) {
+        *named = rl->names.columns[i];
         if (strncmp(*named, prefix, len) == 0 && (*named)[len] == '/' && strcmp(*named + len + 1, name) == 0) return ST_OK;
     }
-    if (!rl->column_names) rl->column_names = arena_alloc(rl->arena, COLUMN_NAMES * sizeof *rl->column_names);
-    if (!rl->column_names) return ST_RESOURCE;
-    if (rl->n_column_names == COLUMN_NAMES)
+    if (!rl->names.columns) rl->names.columns = arena_alloc(rl->arena, COLUMN_NAMES * sizeof *rl->names.columns);
+    if (!rl->names.columns) return ST_RESOURCE;
+    if (rl->names.n_columns == COLUMN_NAMES)
         return status_hint(status_fail(ST_INPUT, "rewards have more than %d different numbers, '%s' is one more", COLUMN_NAMES, name),
                            "return the same names for every row");
-    *named = rl->column_names[rl->n_column_names] = arena_printf(rl->arena, "%s/%s", prefix, name);
+    *named = rl->names.columns[rl->names.n_columns] = arena_printf(rl->arena, "%s/%s", prefix, name);
     if (!*named) return ST_RESOURCE;
-    rl->n_column_names++;
+    rl->names.n_columns++;
     return ST_OK;
 }
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The internal state of a run of reinforcement learning on text. Steps: text_roll_out (text_rollout.c) samples completions and scores them;
  * text_advantages and text_learn (text_learn.c) compute advantages and take optimiser steps; text_evaluate (text_evaluate.c) answers the held-out
- * prompts; text_samples_write (text_samples.c) writes some samples for people to read. text_rl.c opens the run and passes the steps to the loop. */
+ * prompts; text_samples_write (text_samples.c) writes some samples for people to read. text_rl.c opens the run and is its kind of training. */
 #ifndef TUNE_TEXT_RUN_H
 #define TUNE_TEXT_RUN_H
 
 #include "lib/base/tally.h"
 #include "lib/train/accumulator.h"
-#include "rl/loop/loop.h"
+#include "rl/common/rl_watch.h"
 #include "rl/pairs/preference_losses.h"
-#include "rl/loop/reference.h"
+#include "rl/common/reference.h"
 #include "rl/reward/reward.h"
 #include "rl/text/text_pass.h"
 #include "rl/text/text_rl.h"
@@ -75,6 +75,21 @@ typedef struct TextCounts {
     double first_eval, last_eval, best_eval; /* mean reward of the held-out prompts; NaN: unknown */
 } TextCounts;
 
+/* What optimiser steps need; an evaluation has none. */
+typedef struct TextUpdate {
+    Stepper stepper;
+    AccumulatorConfig division; /* of an optimiser step, over lanes and ranks */
+    Accumulator accumulator;    /* of the policy, and of a separate value model */
+    int64_t *passes;            /* first sequence of each pass of an optimiser step, and the end; room for all sequences */
+} TextUpdate;
+
+/* Names of metrics that have appeared so far. */
+typedef struct TextNames {
+    const char **columns; /* (COLUMN_NAMES): of rewards, in the order in which they appeared */
+    size_t n_columns;
+    const char *pairs[CORRELATED_PARTS][CORRELATED_PARTS]; /* of pairs of rewards; NULL before the first step, and with fewer than two */
+} TextNames;
+
 typedef struct TextRl {
     /* from the recipe */
     const TrainingConfig *config; /* NULL: the policy is only evaluated */
@@ -100,18 +115,13 @@ typedef struct TextRl {
     Reference *reference;    /* NULL: no KL */
     TextValue *value;        /* NULL: no values are learned */
     TextPass pass;
-    Stepper stepper;
-    AccumulatorConfig division; /* of an optimiser step, over lanes and ranks */
-    Accumulator accumulator;    /* of the policy, and of a separate value model */
-    int64_t *passes;            /* first sequence of each pass of an optimiser step, and the end; room for all sequences */
-    GenerateMemory *sampling;   /* memory of sampling in rollouts and evaluations */
+    GenerateMemory *sampling; /* memory of sampling in rollouts and evaluations */
     int64_t total_steps;
     Run *run;
-    /* names of metrics that have appeared so far */
-    const char **column_names; /* (COLUMN_NAMES): of rewards, in the order in which they appeared */
-    size_t n_column_names;
-    const char *pair_names[CORRELATED_PARTS][CORRELATED_PARTS]; /* of pairs of rewards; NULL before the first step, and with fewer than two */
+    RlDoctor *doctor;
 
+    TextUpdate update;
+    TextNames names;
     TextStep step;
     TextCounts counts;
 } TextRl;

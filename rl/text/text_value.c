@@ -116,22 +116,14 @@ void text_value_update(const TextValue *value, const Recipe *recipe, const Stepp
     stepper_update(stepper, &value->model->params, norm, scale * learning_rate, step);
 }
 
-static void state_named(StateList *states, const char *prefix, const char *name, Tensor *tensor) {
-    const char *full = arena_printf(states->arena, "%s/%s", prefix, name);
-    if (full)
-        state_tensor(states, full, tensor);
-    else
-        states->status = ST_RESOURCE;
-}
-
 void text_value_list_state(TextValue *value, StateList *states) {
     static const char *const names[OPTIMIZER_MAX_STATES] = {"value/state0", "value/state1"};
     if (!value->own) return;
     for (size_t i = 0; i < value->model->params.n; i++) {
         const Param *param = &value->model->params.items[i];
-        if (param->trained) state_named(states, "value", param->name, param->tensor);
+        if (param->trained) state_of_param(states, "value", param, param->tensor);
         for (int s = 0; s < OPTIMIZER_MAX_STATES; s++)
-            if (param->state[s]) state_named(states, names[s], param->name, param->state[s]);
+            if (param->state[s]) state_of_param(states, names[s], param, param->state[s]);
     }
 }
 

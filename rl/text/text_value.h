@@ -9,8 +9,9 @@
 #ifndef TUNE_TEXT_VALUE_H
 #define TUNE_TEXT_VALUE_H
 
+#include "lib/model/model.h"
+#include "lib/train/state_list.h"
 #include "lib/train/stepper.h"
-#include "rl/loop/loop.h"
 
 typedef struct TextValue {
     Model *model; /* the model whose hidden states are read: the policy or the separate value model */

@@ -382,15 +382,15 @@ static Status collect(const Play *play, Experience *e) {
     for (int64_t i = 0; i < play->n; i++) {
         const Episode *episode = &play->episodes[i];
         if (i % play->config->n == 0) TRY(experience_open_group(e, &play->turns->rows[play->first_row + (size_t)(i / play->config->n)]));
-        TRY(experience_add(e, &(Sequence){.ids = episode->ids.data + episode->n_prompt,
-                                          .sampled = episode->sampled,
-                                          .filtered = episode->filtered,
-                                          .trained = episode->trained,
-                                          .earned = episode->earned,
-                                          .n = episode->ids.n - episode->n_prompt,
-                                          .text = {str_text(&episode->text), episode->text.len},
-                                          .ended = episode->ended,
-                                          .reward = episode->reward}));
+        TRY(experience_add(e, &(NewSequence){.ids = episode->ids.data + episode->n_prompt,
+                                             .sampled = episode->sampled,
+                                             .filtered = episode->filtered,
+                                             .trained = episode->trained,
+                                             .earned = episode->earned,
+                                             .n = episode->ids.n - episode->n_prompt,
+                                             .text = {str_text(&episode->text), episode->text.len},
+                                             .ended = episode->ended,
+                                             .reward = episode->reward}));
     }
     return ST_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A JSON Schema in the first line, or "/" and a regular expression; then a text. Either it is refused with a message, or each text that it accepts
+/* A JSON Schema in the first line, or "/" and a regular expression, or "%" and a grammar in GBNF up to the last line; then a text. Either it is refused with a message, or each text that it accepts
  * fits, and allowed tokens lead to texts that can go on. */
 #include <stdlib.h>
 #include <string.h>
@@ -63,11 +63,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     json_t *schema = NULL;
     Status status = ST_INPUT;
     if (!newline) return 0;
+    if (bytes[0] == '%')
+        while (newline[-1] != '%' && memchr(newline + 1, '\n', len - (size_t)(newline - bytes) - 1))
+            newline = memchr(newline + 1, '\n', len - (size_t)(newline - bytes) - 1);
     size_t first = (size_t)(newline - bytes);
     const char *text = (const char *)newline + 1;
     size_t text_len = len - first - 1;
     if (bytes[0] == '/')
         status = grammar_regex((const char *)bytes + 1, first - 1, &grammar);
+    else if (bytes[0] == '%')
+        status = grammar_gbnf((const char *)bytes + 1, first - 1, &grammar);
     else if (json_read_text((const char *)bytes, first, "schema", &schema) == ST_OK)
         status = grammar_json_schema(schema, &grammar);
     if (status != ST_OK) {

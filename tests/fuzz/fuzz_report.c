@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as every file of a run directory: the page is made, and nothing of them gets out of their place in it. */
 #include "lib/run/report_parts.h"
-#include "rl/loop/rl_doctor.h"
+#include "rl/common/rl_doctor.h"
 #include "tests/support/check.h"
 
 #include <stdio.h>

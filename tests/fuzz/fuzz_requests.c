@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any body of a request: an error with a text, an answer, or a job for the engine. The first byte chooses the path. */
+/* Any body of a request: an error with a text, an answer, or a job for the engine. The first line is the path; where it is none, its first byte
+ * chooses one. */
 #include "lib/serve/serve_parts.h"
 #include "tests/support/check.h"
 
@@ -29,6 +30,7 @@ static Server *world(void) {
                           .max_sequences = 2,
                           .max_queue = 4,
                           .max_connections = 1,
+                          .max_schemas = 4,
                           .max_body = 1 << 20,
                           .max_seconds = 60};
     check_ok(server_open(&config, &server));
@@ -59,13 +61,17 @@ static void drop_job(Server *server) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     Server *server = world();
-    if (len < 1) return 0;
+    const uint8_t *newline = len ? memchr(bytes, '\n', len) : NULL;
+    if (!newline) return 0;
+    size_t n_path = (size_t)(newline - bytes);
     const Route *route = &serve_routes[bytes[0] % n_serve_routes];
+    for (size_t i = 0; i < n_serve_routes; i++)
+        if (strlen(serve_routes[i].path) == n_path && !memcmp(serve_routes[i].path, bytes, n_path)) route = &serve_routes[i];
     Exchange *x = exchange_new(server, NULL);
     ASSERT(x, "no memory");
     x->route = route;
     x->below = "tiny";
-    str_append_n(&x->body, (const char *)bytes + 1, len - 1);
+    str_append_n(&x->body, (const char *)newline + 1, len - n_path - 1);
     route->handle(x);
     ASSERT(x->ended != (server->inbox != NULL), "'%s' is answered %d and has %s", route->path, x->status, server->inbox ? "a job" : "no job");
     if (x->ended) ASSERT(x->status >= 200 && x->status < 600 && x->out.len > 0, "status %d", x->status);

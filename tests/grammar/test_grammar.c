@@ -88,6 +88,14 @@ static const struct {
      " {\"type\": \"object\", \"properties\": {\"k\": {\"const\": \"b\"}, \"s\": {\"type\": \"string\"}}, \"required\": [\"k\", \"s\"]}, {\"type\": \"null\"}]}",
      {"{\"k\":\"a\",\"n\":1}", "{\"k\":\"b\",\"s\":\"x\"}", "null"},
      {"{\"k\":\"a\",\"s\":\"x\"}", "{\"k\":\"b\",\"n\":1}", "{\"k\":\"c\"}"}},
+    {"{\"oneOf\": [{\"type\": \"integer\"}, {\"type\": [\"string\", \"null\"], \"maxLength\": 1}]}",
+     {"1", "\"a\"", "null"},
+     {"1.5", "\"ab\"", "true"}},
+    {"{\"$defs\": {\"cat\": {\"type\": \"object\", \"properties\": {\"kind\": {\"const\": \"cat\"}, \"lives\": {\"type\": \"integer\"}}, \"required\": [\"kind\", \"lives\"]},"
+     " \"dog\": {\"type\": \"object\", \"properties\": {\"kind\": {\"enum\": [\"dog\", \"wolf\"]}}, \"required\": [\"kind\"]}},"
+     " \"oneOf\": [{\"$ref\": \"#/$defs/cat\"}, {\"$ref\": \"#/$defs/dog\"}], \"discriminator\": {\"propertyName\": \"kind\"}}",
+     {"{\"kind\":\"cat\",\"lives\":9}", "{\"kind\":\"wolf\"}"},
+     {"{\"kind\":\"cat\"}", "{\"kind\":\"cow\"}", "{\"kind\":\"dog\",\"lives\":1}"}},
     {"{\"$defs\": {\"node\": {\"type\": \"object\", \"properties\": {\"v\": {\"type\": \"integer\"}, \"next\": {\"anyOf\": [{\"$ref\": \"#/$defs/node\"}, {\"type\": \"null\"}]}},"
      " \"required\": [\"v\", \"next\"], \"additionalProperties\": false}}, \"$ref\": \"#/$defs/node\"}",
      {"{\"v\":1,\"next\":null}", "{\"v\":1,\"next\":{\"v\":2,\"next\":{\"v\":3,\"next\":null}}}"},
@@ -128,6 +136,9 @@ static const struct {
     {"{\"properties\": {\"a\": {\"type\": \"array\", \"uniqueItems\": true}}}", {"#/properties/a'", "'uniqueItems'"}},
     {"{\"type\": \"number\", \"multipleOf\": 3}", {"multipleOf", "not supported"}},
     {"{\"oneOf\": [{}, {}]}", {"'oneOf' of several", ""}},
+    {"{\"oneOf\": [{\"type\": \"number\"}, {\"type\": \"integer\"}]}", {"'oneOf' of several", ""}},
+    {"{\"oneOf\": [{\"type\": \"object\", \"properties\": {\"a\": {\"const\": 1}}}, {\"type\": \"object\", \"properties\": {\"a\": {\"const\": 2}}}]}",
+     {"'oneOf' of several", ""}},
     {"{\"anyOf\": [{\"type\": \"string\"}], \"minLength\": 3}", {"'minLength' next to 'anyOf'", ""}},
     {"{\"enum\": [1], \"minimum\": 3}", {"'minimum' next to 'enum'", ""}},
     {"{\"type\": \"strin\"}", {"unknown type 'strin'", ""}},
@@ -527,6 +538,8 @@ TEST(special_tokens_are_named) {
     ConstraintState place = {0};
     check_ok(constraint_mask(constraint, &place, NULL, 0, &mask));
     assert_true(mask_has(&mask, mark) && !mask_has(&mask, stop) && mask_has(&mask, sign) && !mask.may_end);
+    int32_t byte = tokenizer_id(tokenizer, "\xC3\xBF"); /* how the vocabulary writes the byte FF */
+    assert_true(byte >= 0 && !mask_has(&mask, byte));
     check_ok(constraint_mask(constraint, &place, &mark, 1, &mask));
     assert_true(!mask_has(&mask, mark) && !mask_has(&mask, stop) && mask_has(&mask, sign));
     check_status(constraint_mask(constraint, &place, (int32_t[]){mark, stop}, 2, &mask), ST_INPUT);
@@ -611,6 +624,57 @@ TEST(a_tokenizer_of_words_is_refused) {
     tokenizer_free(words);
 }
 
+/* ---- grammars in llama.cpp's form ---- */
+
+static const char sums[] =
+    "# sums\nroot ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/] term)*\n\nterm ::= num |\n  \"(\" ws expr \")\" ws\n"
+    "num ::= [0-9]{1,3} ws # at most three\nws ::= [ \\t]*\n";
+static const struct {
+    const char *gbnf, *yes[5], *no[5];
+} gbnfs[] = {
+    {sums, {"1+2=3\n", "(1 +23 )*4=20\n1=1\n"}, {"1+2=3", "1+=3\n", "(1=1\n", "1234=1\n"}},
+    {"root ::= item (\",\" item){0,2}\nitem ::= [a-c]+ | \"\\x41\" | \"\\u00e9\"", {"a", "abc,A,\xC3\xA9"}, {"", "a,", "d", "a,a,a,a"}},
+    {"root ::= [^\\]\\\"]? .{2,} \"\\U0001F642\"?", {"x--", "\xC3\xA9\n\xF0\x9F\x99\x82"}, {"x", ""}},
+    {"root ::= a-b*\na-b ::= (\"x\"\n | \"y\")", {"", "xyx"}, {"a", "x-"}},
+};
+
+TEST(grammars_of_rules) {
+    Grammar *grammar;
+    Str list = {0};
+    for (size_t i = 0; i < COUNT_OF(gbnfs); i++) {
+        check_ok(grammar_gbnf(gbnfs[i].gbnf, strlen(gbnfs[i].gbnf), &grammar));
+        for (size_t k = 0; k < 5 && gbnfs[i].yes[k]; k++) check_text_of(gbnfs[i].gbnf, grammar, gbnfs[i].yes[k], true);
+        for (size_t k = 0; k < 5 && gbnfs[i].no[k]; k++) check_text_of(gbnfs[i].gbnf, grammar, gbnfs[i].no[k], false);
+        grammar_free(grammar);
+    }
+    static const char lists[] = "root ::= \"x\" | \"x,\" root";
+    check_ok(grammar_gbnf(lists, strlen(lists), &grammar));
+    for (int i = 0; i < 500; i++) str_append(&list, i ? ",x" : "x");
+    check_text_of(lists, grammar, str_text(&list), true); /* longer than rules may be deep */
+    grammar_free(grammar);
+    str_release(&list);
+    static const char *const wrong[][2] = {
+        {"root ::= \"a", "line 1, byte 12: '\"' is missing"},
+        {"a ::= \"b\"", "the rule 'root' is missing"},
+        {"root ::= b", "the rule 'b' is missing"},
+        {"root ::= root \"a\" | \"b\"", "leads back to itself"},
+        {"root = \"a\"", "'::=' is missing"},
+        {"root ::= \"a\")", "')' without '('"},
+        {"root ::= \"a\"\nroot ::= \"b\"", "line 2, byte 5: the rule has been given before"},
+        {"root ::= \"a\"{3,2}", "end is before its beginning"},
+        {"root ::= (\"a\"", "')' is missing"},
+        {"root ::= [z-a]", "end is before"},
+        {"root ::= \"\\q\"", "an unknown escape"},
+        {"root ::= \"\xFF\"", "is not UTF-8"},
+        {"root ::= (\"a\"{1000}){1000}", "too large"},
+    };
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        Status status = grammar_gbnf(wrong[i][0], strlen(wrong[i][0]), &grammar);
+        if (status != ST_INPUT) fail_msg("'%s' is status %d", wrong[i][0], (int)status);
+        check_text(wrong[i][1]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_of_texts),
@@ -627,6 +691,7 @@ int main(void) {
         cmocka_unit_test(texts_do_not_depend_on_others),
         cmocka_unit_test(large_grammars_end),
         cmocka_unit_test(a_tokenizer_of_words_is_refused),
+        cmocka_unit_test(grammars_of_rules),
     };
     return cmocka_run_group_tests(tests, set_up, clean_up);
 }

@@ -26,6 +26,7 @@ static const struct {
 } goldens[] = {
     {"families/lora/glm4_moe-converted", "families/glm4_moe", true},
     {"families/lora/gpt_oss-experts", "families/gpt_oss", true},
+    {"families/lora/gpt_oss-experts", "families/gpt_oss/mxfp4", true}, /* the same values as codes */
     {"families/lora/glm4_moe-per-expert", "families/glm4_moe", false},
 };
 

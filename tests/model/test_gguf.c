@@ -67,7 +67,8 @@ TEST(whole_files_give_their_logits) {
         const char *model, *types;
     } sets[] = {{"llama-wide", "q8_0 q4_0 q5_1 q2_k q3_k_m q4_k_m q5_k_m q6_k iq4_xs"},
                 {"qwen2-wide", "q8_0 q4_0 q4_k_m q6_k"},
-                {"gemma3-wide", "q8_0 q4_0 q4_k_m q6_k"}};
+                {"gemma3-wide", "q8_0 q4_0 q4_k_m q6_k"},
+                {"qwen3_moe-wide", "q8_0 q4_0 q4_k_m mxfp4"}};
     for (size_t i = 0; i < COUNT_OF(sets); i++) {
         char name[200], path[512], file[600], prefix[40];
         snprintf(name, sizeof name, "golden/deploy/gguf/%s", sets[i].model);
@@ -86,7 +87,7 @@ TEST(whole_files_give_their_logits) {
 }
 
 TEST(families_give_their_logits) {
-    static const char *const names[] = {"llama", "llama-sharded", "llama3-rope", "qwen2", "qwen3", "gpt2", "gemma3", "phi3", "olmo2"};
+    static const char *const names[] = {"llama", "llama-sharded", "llama3-rope", "qwen2", "qwen3", "gpt2", "gemma3", "phi3", "olmo2", "mixtral"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         char name[200], path[512], file[600];
         WeightFile *expected;
@@ -502,6 +503,9 @@ TEST(what_a_file_cannot_be_read_as_is_refused_by_name) {
     fails(&made, "'llama.attention.sliding_window' in");
     made_text(&made, "general.architecture", "mamba");
     fails(&made, "architecture 'mamba' in");
+    made_text(&made, "general.architecture", "qwen3");
+    made_int(&made, "qwen3.expert_count", 8);
+    fails(&made, "architecture 'qwen3' with experts in");
     llama_keys(&made);
     made_tensor(&made, "token_embd.weight", 2, embed_shape, 31, zeros, sizeof zeros);
     fails(&made, "has type 31 (q4_0_4_4, removed from ggml)");
@@ -526,6 +530,120 @@ TEST(what_a_file_cannot_be_read_as_is_refused_by_name) {
     made_text(&made, "general.architecture", "llama");
     made_text(&made, "general.architecture", "llama");
     fails(&made, "metadata 'general.architecture' is there twice");
+}
+
+/* Models that GGUF has no place for. A file that says more than the architecture's metadata can is refused by that key. */
+TEST(what_the_format_cannot_express_is_refused) {
+    static const char *const cases[][3] = {
+        {"mistral", "llama", "llama.attention.sliding_window"},        {"gemma2", "gemma2", "gemma2.attention.query_pre_attn_scalar"},
+        {"qwen3_moe", "qwen3moe", "qwen3moe.decoder_sparse_step"},     {"smollm3", "smollm3", "smollm3.no_rope_layers"},
+        {"deepseek_v2", "deepseek2", "architecture 'deepseek2' in '"}, {"deepseek_v3", "deepseek2", "architecture 'deepseek2' in '"},
+    };
+    json_t *json = golden_open("deploy/gguf/tiny/not_expressed.json");
+    if (!json) skip();
+    assert_int_equal(json_object_size(json), COUNT_OF(cases));
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Made made = {0};
+        char key[100];
+        golden_at(json, cases[i][0]);
+        made_text(&made, "general.architecture", cases[i][1]);
+        snprintf(key, sizeof key, "%s.expert_count", cases[i][1]);
+        if (strcmp(cases[i][1], "qwen3moe") == 0) made_int(&made, key, 4);
+        if (strchr(cases[i][2], '\'') == NULL) made_int(&made, cases[i][2], 8);
+        made_tensor(&made, "token_embd.weight", 2, embed_shape, 0, zeros, sizeof zeros);
+        fails(&made, cases[i][2]);
+    }
+    json_decref(json);
+}
+
+/* Files whose bytes are wrong: the message names the tensor and the byte. */
+static void fails_as(const Str *file, size_t size, const char *part) {
+    char dir[512];
+    Model *model;
+    temp_dir_make(dir, sizeof dir);
+    const char *path = temp_file(dir, "wrong.gguf");
+    check_ok(file_write_all(path, file->data, size));
+    check_status(model_load(path, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model), ST_INPUT);
+    check_text(part);
+    temp_dir_remove(dir);
+}
+
+/* A llama with blocks of 8 bits. */
+static Str quantised_file(void) {
+    char dir[512];
+    Made made = {0};
+    temp_dir_make(dir, sizeof dir);
+    make_pair(dir, quant_format_named("q8_0"), &made);
+    temp_dir_remove(dir);
+    return made_finish(&made);
+}
+
+TEST(wrong_bytes_are_told_with_tensor_and_byte) {
+    Str file = quantised_file();
+    Gguf *gguf;
+    char text[300];
+    check_ok(gguf_parse(file.data, file.len, "whole", &gguf));
+    const GgufTensor *last = &gguf->tensors[gguf->n_tensors - 1], *beyond = gguf->tensors;
+    while (beyond->offset <= file.len / 2) beyond++;
+    fails_as(&file, 100, "its header is longer than the file: what begins at byte ");
+    check_text("goes beyond byte 100, the end");
+    snprintf(text, sizeof text, "it begins at byte %llu of %zu", (unsigned long long)beyond->offset, file.len / 2);
+    fails_as(&file, file.len / 2, text);
+    snprintf(text, sizeof text, "cannot read tensor '%s' in '", beyond->name);
+    check_text(text);
+    snprintf(text, sizeof text, "from byte %llu on, the file has %zu", (unsigned long long)last->offset, file.len - 1);
+    fails_as(&file, file.len - 1, text);
+    snprintf(text, sizeof text, "cannot read tensor '%s' in '", last->name);
+    check_text(text);
+
+    uint8_t *bytes = (uint8_t *)file.data;
+    const StoredTensor *embed; /* the scale of its fourth block becomes NaN */
+    WeightFile *weights;
+    check_ok(weight_file_parse(bytes, file.len, "whole", &weights));
+    embed = weight_file_find(weights, "model.embed_tokens.weight");
+    assert_non_null(embed);
+    const size_t scale = (size_t)(embed->data - bytes) + 3 * 34;
+    weight_file_close(weights);
+    const uint8_t before = bytes[scale + 1];
+    bytes[scale + 1] = 0x7e;
+    snprintf(text, sizeof text, "holds a NaN or an infinity at element 96, byte %zu of the file", scale);
+    fails_as(&file, file.len, text);
+    check_text("tensor 'model.embed_tokens.weight' in '");
+    bytes[scale + 1] = before;
+    gguf_close(gguf);
+
+    memset(bytes + 8, 0x7f, 8); /* the number of tensors */
+    fails_as(&file, file.len, "its header is longer than the file");
+    memset(bytes + 8, 0, 8);
+    memset(bytes + 16, 0x7f, 8); /* of metadata */
+    fails_as(&file, file.len, "its header is longer than the file");
+    memcpy(bytes + 4, "\0\0\0\3", 4);
+    fails_as(&file, file.len, "its version, at byte 4, has the bytes of big-endian machines");
+    str_release(&file);
+}
+
+/* A tensor whose bytes are another's too, and one of an absurd shape. */
+TEST(wrong_places_are_told_with_tensor_and_byte) {
+    Made made = {0};
+    Gguf *gguf;
+    char text[200];
+    llama_keys(&made);
+    made_tensor(&made, "token_embd.weight", 2, embed_shape, 0, zeros, sizeof zeros);
+    made_tensor(&made, "output.weight", 2, embed_shape, 0, zeros, sizeof zeros);
+    made.tensors.data[made.tensors.len - 7] = 1; /* its offset, 12800, becomes 256 */
+    made.tensors.data[made.tensors.len - 8] = 0;
+    Str file = made_finish(&made);
+    check_ok(gguf_parse(file.data, file.len, "whole", &gguf));
+    snprintf(text, sizeof text, "its bytes, from byte %llu of the file on, overlap those of 'token_embd.weight'",
+             (unsigned long long)gguf->tensors[1].offset);
+    gguf_close(gguf);
+    fails_as(&file, file.len, text);
+    check_text("cannot read tensor 'output.weight' in '");
+    str_release(&file);
+    llama_keys(&made);
+    made_tensor(&made, "token_embd.weight", 3, (const int64_t[]){INT64_MAX, INT64_MAX, 32}, 8, zeros, 34);
+    fails(&made, "cannot read tensor 'token_embd.weight' in '");
+    check_text("its size does not fit into memory");
 }
 
 TEST(full_fine_tuning_of_quantised_weights_is_refused) {
@@ -584,6 +702,9 @@ int main(void) {
         cmocka_unit_test(llama_3s_scaling_is_recognised),
         cmocka_unit_test(split_models_are_one_model),
         cmocka_unit_test(what_a_file_cannot_be_read_as_is_refused_by_name),
+        cmocka_unit_test(what_the_format_cannot_express_is_refused),
+        cmocka_unit_test(wrong_bytes_are_told_with_tensor_and_byte),
+        cmocka_unit_test(wrong_places_are_told_with_tensor_and_byte),
         cmocka_unit_test(full_fine_tuning_of_quantised_weights_is_refused),
         cmocka_unit_test(broken_files_are_refused_or_read),
     };

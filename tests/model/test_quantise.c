@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/system.h"
 #include "lib/model/model.h"
 #include "lib/model/quantized/quantise.h"
 #include "lib/tensor/quant/quant.h"
@@ -167,6 +168,10 @@ TEST(refusals_name_the_cause) {
     check_refused(base, &(Quantise){.form = "nf4", .block = 96}, "'model.quantize_block' is 96");
     check_refused(gguf, &(Quantise){.form = "int8"}, "'model.quantize: int8' of a base that is quantised already: tensor 'lm_head.weight' in '");
     check_refused(gpt2, &(Quantise){.form = "int8"}, "stored (in, out)");
+    const char *dir = temp_file(test_folder, "once");
+    check_ok(quantise_save(base, &(Quantise){.form = "fp4", .block = 64}, dir));
+    check_refused(dir, &(Quantise){.form = "q8_0"}, "of a base that is quantised already: tensor 'model.layers.0.mlp.down_proj.weight' in '");
+    check_contains(status_hint_text(), "the base is FP4; leave model.quantize out");
 }
 
 TEST(names_depend_on_files_and_keys) {
@@ -216,12 +221,105 @@ TEST(broken_directories_are_refused) {
     }
 }
 
+/* Overwrites bytes of a tensor in the directory's file, `after` bytes after its first one; returns their place in the file. */
+static size_t overwrite(const char *dir, const char *name, size_t after, const void *bytes, size_t n) {
+    char path[600];
+    WeightFile *file;
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    check_ok(weight_file_open(path, &file));
+    const size_t at = (size_t)(part_of(file, name, "")->data - file->mappings[0].data) + after;
+    weight_file_close(file);
+    FILE *out = fopen(path, "r+b");
+    assert_non_null(out);
+    assert_int_equal(fseek(out, (long)at, SEEK_SET), 0);
+    assert_int_equal(fwrite(bytes, 1, n, out), n);
+    assert_int_equal(fclose(out), 0);
+    return at;
+}
+
+static void check_told(const char *dir, const char *element, size_t byte) {
+    Model *model;
+    char text[200];
+    check_status(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model), ST_INPUT);
+    check_text("tensor 'model.layers.1.mlp.down_proj.weight' in '");
+    snprintf(text, sizeof text, "holds a NaN or an infinity at element %s", element);
+    if (byte) snprintf(text + strlen(text), sizeof text - strlen(text), ", byte %zu of the file", byte);
+    check_text(text);
+}
+
+/* Scales that are NaN or infinite: of tensors of their own, and in blocks. Rows of down_proj have 96 elements. */
+TEST(scales_that_are_no_numbers_are_told) {
+    static const char down[] = "model.layers.1.mlp.down_proj";
+    const uint32_t nan = 0x7fc00000, infinity = 0x7f800000;
+    const uint16_t half_nan = 0x7e00;
+    const char *dir = temp_file(test_folder, "scales");
+    char base[512], name[100];
+    if (!shared_path("golden/models/llama", base, sizeof base)) skip();
+    check_ok(quantise_save(base, &(Quantise){.form = "nf4", .block = 64}, dir));
+    snprintf(name, sizeof name, "%s.weight.absmax", down);
+    overwrite(dir, name, 3 * sizeof nan, &nan, sizeof nan);
+    check_told(dir, "192", 0);
+    check_ok(quantise_save(base, &(Quantise){.form = "int8"}, dir));
+    snprintf(name, sizeof name, "%s.SCB", down);
+    overwrite(dir, name, 2 * sizeof infinity, &infinity, sizeof infinity);
+    check_told(dir, "192", 0);
+    check_ok(quantise_save(base, &(Quantise){.form = "q8_0"}, dir));
+    snprintf(name, sizeof name, "%s.weight", down);
+    const size_t at = overwrite(dir, name, 5 * 34, &half_nan, sizeof half_nan);
+    check_told(dir, "160", at);
+}
+
+/* ---- memory ---- */
+
+/* A file of 44 MiB, of which 16 are the embedding. */
+static const char large[] =
+    "{\"model_type\": \"llama\", \"vocab_size\": 16384, \"hidden_size\": 512, \"intermediate_size\": 1536, \"num_hidden_layers\": 4,"
+    " \"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"tie_word_embeddings\": true}";
+
+/* MiB by which the resident size grew at its peak since `before`; -1: it is not known. */
+static double grown_since(uint64_t *before) {
+    double grown = *before ? ((double)memory_peak() - (double)*before) / (1 << 20) : -1;
+    FILE *refs = fopen("/proc/self/clear_refs", "w"); /* 5: the peak begins again */
+    bool reset = refs && fputs("5", refs) >= 0;
+    if (refs && fclose(refs)) reset = false;
+    *before = reset ? memory_resident() : 0;
+    return grown;
+}
+
+/* The pages of the original are released: when it is hashed, quantised, and copied where it stays as it is. */
+TEST(the_original_is_not_kept_in_memory) {
+#ifdef SANITIZED
+    skip(); /* sanitizers need extra memory */
+#endif
+    const char *from = strdup(temp_file(test_folder, "large")), *name;
+    const Quantise how = {.form = "nf4", .nested = true, .block = 64};
+    uint64_t before = 0;
+    Arena *arena = arena_new(0);
+    check_ok(model_write_random(from, large, DT_BF16, 5, 0.2));
+    grown_since(&before);
+    if (!before) skip();
+    check_ok(quantise_name(from, &how, arena, &name));
+    double hashed = grown_since(&before);
+    check_ok(quantise_save(from, &how, temp_file(test_folder, name)));
+    double saved = grown_since(&before);
+    if (hashed > 8) fail_msg("hashing took %.1f MiB", hashed);
+    if (saved > 8 + 7) fail_msg("quantising took %.1f MiB, 7 of which are codes", saved); /* 13.6 million weights of 4.13 bits */
+    arena_free(arena);
+    free((void *)(uintptr_t)from);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_are_those_of_bitsandbytes), cmocka_unit_test(the_directory_keeps_the_values),
-        cmocka_unit_test(blocks_are_those_of_llama_cpp),   cmocka_unit_test(rows_that_do_not_divide_stay),
-        cmocka_unit_test(only_the_chosen_modules),         cmocka_unit_test(refusals_name_the_cause),
-        cmocka_unit_test(names_depend_on_files_and_keys),  cmocka_unit_test(broken_directories_are_refused),
+        cmocka_unit_test(bytes_are_those_of_bitsandbytes),
+        cmocka_unit_test(the_directory_keeps_the_values),
+        cmocka_unit_test(blocks_are_those_of_llama_cpp),
+        cmocka_unit_test(rows_that_do_not_divide_stay),
+        cmocka_unit_test(only_the_chosen_modules),
+        cmocka_unit_test(refusals_name_the_cause),
+        cmocka_unit_test(names_depend_on_files_and_keys),
+        cmocka_unit_test(broken_directories_are_refused),
+        cmocka_unit_test(scales_that_are_no_numbers_are_told),
+        cmocka_unit_test(the_original_is_not_kept_in_memory),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

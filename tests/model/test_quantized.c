@@ -121,7 +121,10 @@ TEST(directories_give_their_values_and_logits) {
 /* ---- codes in memory ---- */
 
 #define WIDE(type) "gguf/llama-wide/llama-wide." type ".gguf"
-static const char *const quantised[] = {"hfquant/gptq",
+static const char *const quantised[] = {"../families/gpt_oss/mxfp4",
+                                        "gguf/qwen3_moe-wide/qwen3_moe-wide.mxfp4.gguf",
+                                        "gguf/qwen3_moe-wide/qwen3_moe-wide.q4_k_m.gguf",
+                                        "hfquant/gptq",
                                         "hfquant/gptq-actorder-asym",
                                         "hfquant/gptq_v2",
                                         "hfquant/awq",
@@ -143,7 +146,7 @@ static const char *const quantised[] = {"hfquant/gptq",
 
 /* Products of codes give the bits of products of values, with every instruction set. */
 TEST(codes_give_the_logits_of_values) {
-    static const int32_t ids[] = {1, 17, 5, 99, 123, 4, 31, 77, 150, 12, 3};
+    static const int32_t ids[] = {1, 17, 5, 99, 123, 4, 31, 77, 130, 12, 3};
     for (size_t i = 0; i < COUNT_OF(quantised); i++)
         for (int run = 0; run < 2; run++) {
             DType compute = (i + (size_t)run) % 2 ? DT_BF16 : DT_F32;
@@ -297,6 +300,9 @@ TEST(parts_that_do_not_fit_are_refused) {
     fails("{\"quant_method\": \"gptq\", \"bits\": 4}", parts, 2, "it has no scales");
     fails("{\"quant_method\": \"gptq\", \"bits\": 5}", parts, 3, "'bits' in quantization_config");
     fails("{\"quant_method\": \"awq\", \"bits\": 4, \"version\": \"gemv\"}", parts, 3, "version 'gemv'");
+    fails("{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 6}", parts, 3, "'a' in '");
+    check_text("its rows of 16 inputs have 2 scales");
+    check_contains(status_hint_text(), "groups of 6, as quantization_config says, would have 3");
     order[5] = 2;
     parts[3] = (Piece){"a.g_idx", DT_I32, 1, {16}, order};
     fails("{\"quant_method\": \"gptq\", \"bits\": 4}", parts, 4, "g_idx names a group");
@@ -307,15 +313,54 @@ TEST(parts_that_do_not_fit_are_refused) {
 }
 
 /* Methods that are not read are refused with what to do, before the weights are looked at. */
+/* Groups that are not equal: the last one is shorter if quantization_config says how long the others are, and else they are refused. */
+TEST(groups_that_do_not_divide) {
+    int32_t words[5 * 8] = {0}, zeros[2] = {0};
+    float scales[16];
+    char dir[512], text[200];
+    WeightFile *file;
+    for (int i = 0; i < 16; i++) scales[i] = (float)(i / 8 + 1); /* 1 in the first group, 2 in the second */
+    const Piece gptq[] = {{"a.qweight", DT_I32, 2, {5, 8}, words}, {"a.qzeros", DT_I32, 2, {2, 1}, zeros}, {"a.scales", DT_F32, 2, {2, 8}, scales}};
+    for (int64_t size = 20; size < 40; size += 12) {
+        temp_dir_make(dir, sizeof dir);
+        snprintf(text, sizeof text, "{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": %d}", (int)size);
+        make_directory(dir, text, gptq, 3);
+        check_ok(weight_file_open(dir, &file));
+        for (int64_t i = 0; i < 40; i++) check_close(stored_get(weight_file_find(file, "a.weight"), i), i < size ? -1 : -2, 0);
+        weight_file_close(file);
+        temp_dir_remove(dir);
+    }
+    const Piece awq[] = {{"a.qweight", DT_I32, 2, {15, 1}, words}, {"a.qzeros", DT_I32, 2, {2, 1}, zeros}, {"a.scales", DT_F32, 2, {2, 8}, scales}};
+    fails("{\"quant_method\": \"awq\", \"bits\": 4}", awq, 3, "its rows of 15 inputs have 2 scales");
+    check_contains(status_hint_text(), "the groups are not equal");
+    fails("{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 4}", awq, 3, "its rows of 15 inputs have 2 scales");
+    const Piece bytes[] = {{"a.weight_packed", DT_I32, 2, {8, 2}, words}, {"a.weight_scale", DT_F32, 2, {8, 2}, scales}};
+    fails("{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\"}", bytes, 2, "tensor 'a.weight_shape' is missing");
+}
+
 TEST(other_methods_are_refused_with_the_remedy) {
     char dir[512];
     Model *model;
+    static const char *const methods[][2] = {{"aqlm", "quantised by aqlm: its codebooks are not supported: take the model that it was made from"},
+                                             {"quip", "quantised by quip: its codebooks are not supported: take"},
+                                             {"vptq", "quantised by vptq: its codebooks are not supported: take"},
+                                             {"spqr", "quantised by spqr: its outliers are not supported: take"},
+                                             {"hqq", "quantised by hqq: take the model that it was made from, or quantise that"},
+                                             {"eetq", "quantised by eetq: take the model that it was made from, or quantise that"},
+                                             {"torchao", "quantised by torchao: its weights are pickled objects: take"},
+                                             {"fbgemm_fp8", "quantised by fbgemm_fp8: take the model that it was made from, or its fp8 version"},
+                                             {"of_tomorrow", "quantised (of_tomorrow), which is not supported: use the model that it was made from"}};
     temp_dir_make(dir, sizeof dir);
-    temp_text(dir, "config.json",
-              "{\"model_type\": \"llama\", \"vocab_size\": 8, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": 1, "
-              "\"num_attention_heads\": 1, \"quantization_config\": {\"quant_method\": \"aqlm\"}}");
-    check_status(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model), ST_INPUT);
-    check_contains(status_hint_text(), "quantised by aqlm: its codebooks are not supported: take the model that it was made from");
+    for (size_t i = 0; i < COUNT_OF(methods); i++) {
+        char config[400];
+        snprintf(config, sizeof config,
+                 "{\"model_type\": \"llama\", \"vocab_size\": 8, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": 1, "
+                 "\"num_attention_heads\": 1, \"quantization_config\": {\"quant_method\": \"%s\"}}",
+                 methods[i][0]);
+        temp_text(dir, "config.json", config);
+        check_status(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model), ST_INPUT);
+        check_contains(status_hint_text(), methods[i][1]);
+    }
     temp_dir_remove(dir);
 }
 
@@ -357,6 +402,8 @@ int main(void) {
         cmocka_unit_test(fingerprints_are_of_values),
         cmocka_unit_test(gptq_stores_zeros_in_two_ways),
         cmocka_unit_test(parts_that_do_not_fit_are_refused),
+        cmocka_unit_test(groups_that_do_not_divide),
+        cmocka_unit_test(other_methods_are_refused_with_the_remedy),
         cmocka_unit_test(other_methods_are_refused_with_the_remedy),
         cmocka_unit_test(mxfp4_experts_equal_the_library),
     };

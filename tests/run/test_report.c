@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report.html: well-formed for any contents of the run directory, all text escaped, small for long runs. */
 #include "lib/run/report.h"
-#include "rl/loop/rl_doctor.h"
+#include "rl/common/rl_doctor.h"
 #include "tests/support/check.h"
 
 #include <math.h>

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real clients against a running server. Prints a line for each check, or says which client is not installed.
+"""Real clients against a running server of recipes/demo/model. Prints a line for each check, or says which client is not installed.
 
-    python clients.py http://127.0.0.1:8000 KEY
+    python clients.py http://127.0.0.1:8000 KEY TUNE CLIENT...
 
-Exit code 1 if a check fails. The model is a tiny one, so only the form of answers and their equality are checked, not what they say."""
-import sys
+TUNE: the program, for what tune score says. Exit code 1 if a check fails. The model is a tiny one, so only the form of answers and their equality are
+checked, not what they say."""
+import json, subprocess, sys, tempfile
 
-url, key = sys.argv[1], sys.argv[2]
+url, key, tune = sys.argv[1:4]
 base = url + "/v1"
 failed = skipped = passed = 0
 question = [{"role": "user", "content": "12+34="}]
@@ -68,13 +69,51 @@ def with_openai():
         check("openai AuthenticationError", True)
 
 
-def with_langchain():
-    from langchain_openai import ChatOpenAI
+    if hasattr(client.chat.completions, "parse"):
+        form_with_openai(client, name)
 
-    model = ChatOpenAI(base_url=base, api_key=key, model="model", max_tokens=8, seed=1, temperature=0.5, max_retries=0)
+
+def form_with_openai(client, name):
+    from typing import Literal
+    from pydantic import BaseModel
+
+    class Sum(BaseModel):
+        word: Literal["yes", "no"]
+        digits: list[Literal[1, 2, 3]]
+
+    parsed = client.chat.completions.parse(model=name, messages=question, response_format=Sum, seed=1, max_tokens=200, temperature=1.5)
+    check("openai parse", parsed.choices[0].message.parsed.word in ("yes", "no"), parsed)
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"day": {"enum": [1, 2]}},
+                                                                            "required": ["day"], "additionalProperties": False}}}
+    ask = dict(model=name, tools=[tool], tool_choice="required", parallel_tool_calls=False, seed=1, max_tokens=200)
+    message = client.chat.completions.create(messages=question, **ask).choices[0].message
+    call = message.tool_calls[0]
+    check("openai tool call", call.function.name == "look" and json.loads(call.function.arguments)["day"] in (1, 2), call)
+    result = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+    second = client.chat.completions.create(messages=question + [message, result], **ask).choices[0].message
+    check("openai second turn with a tool's result", second.tool_calls[0].function.name == "look", second)
+
+
+def with_langchain():
+    from langchain_core.messages import ToolMessage
+    from langchain_openai import ChatOpenAI
+    from pydantic import BaseModel
+
+    class Day(BaseModel):
+        """A day."""
+
+        day: bool
+
+    model = ChatOpenAI(base_url=base, api_key=key, model="model", max_tokens=200, seed=1, temperature=0.5, max_retries=0)
     text = model.invoke("12+34=").content
     check("langchain invoke", isinstance(text, str))
     check("langchain stream", "".join(piece.content for piece in model.stream("12+34=")) == text)
+    check("langchain structured output", isinstance(model.with_structured_output(Day, method="json_schema").invoke("12+34=").day, bool))
+    asking = model.bind_tools([Day], tool_choice="required", parallel_tool_calls=False)
+    first = asking.invoke("12+34=")
+    check("langchain tool call", first.tool_calls[0]["name"] == "Day" and isinstance(first.tool_calls[0]["args"]["day"], bool), first)
+    second = asking.invoke([("user", "12+34="), first, ToolMessage("rain", tool_call_id=first.tool_calls[0]["id"])])
+    check("langchain second turn with a tool's result", second.tool_calls[0]["name"] == "Day", second)
 
 
 def with_litellm():
@@ -86,17 +125,36 @@ def with_litellm():
     check("litellm completion and stream", "".join(pieces) == (text or ""), (pieces, text))
 
 
+def scores_of_tune(rows):
+    """The log-probabilities of tokens that tune score computes, a list for each row of ids."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.writelines(json.dumps({"ids": ids}) + "\n" for ids in rows)
+        file.flush()
+        out = subprocess.run([tune, "score", "recipes/demo/model", file.name, "--quiet"], check=True, capture_output=True, text=True).stdout
+    return [json.loads(line)["logprobs"] for line in out.splitlines()]
+
+
 def with_lm_eval():
     from lm_eval.api.instance import Instance
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-    model = LocalCompletionsAPI(base_url=base + "/completions", model="model", tokenizer_backend=None, max_length=256)
-    rows = [Instance("loglikelihood", {}, ("12+34=", "46"), i) for i in range(2)]
-    check("lm-eval loglikelihood", all(score <= 0 for score, _ in model.loglikelihood(rows)))
+    model = LocalCompletionsAPI(base_url=base + "/completions", model="model", auth_token=key, max_length=256)
+    check("lm-eval finds the server's tokenizer", model.tokenizer_backend == "remote", model.tokenizer_backend)
+    pairs = [("12+34=", "46"), ("7*8=", "56"), ("12+34=", " forty-six."), ("1", "2")]
+    scores = model.loglikelihood([Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(pairs)])
+    halves = [model._encode_pair(*pair) for pair in pairs]
+    wanted = [sum(row[len(context):]) for (context, _), row in zip(halves, scores_of_tune([a + b for a, b in halves]))]
+    check("lm-eval loglikelihood equals tune score", [score for score, _ in scores] == wanted, (scores, wanted))
+    many = LocalCompletionsAPI(base_url=base + "/completions", model="model", auth_token=key, max_length=256, num_concurrent=4, batch_size=2)
+    again = many.loglikelihood([Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(pairs)])
+    check("lm-eval the same at once", list(again) == list(scores), (again, scores))
+    texts = model.generate_until([Instance("generate_until", {}, ("12+34=", {"until": ["\n"], "max_gen_toks": 8}), 0)])
+    check("lm-eval generate_until", isinstance(texts[0], str) and "\n" not in texts[0], texts)
 
 
-for client, body in (("openai", with_openai), ("langchain-openai", with_langchain), ("litellm", with_litellm), ("lm-eval", with_lm_eval)):
-    run(client, body)
+known = {"openai": with_openai, "langchain-openai": with_langchain, "litellm": with_litellm, "lm-eval": with_lm_eval}
+for client in sys.argv[4:]:
+    run(client, known[client])
 print(f"[  PASSED  ] {passed} test(s).")
 if failed:
     print(f"[  FAILED  ] {failed} test(s).")

@@ -58,6 +58,7 @@ static ServeConfig usual(void) {
                          .max_sequences = 8,
                          .max_queue = 64,
                          .max_connections = 64,
+                         .max_schemas = 4,
                          .max_body = 1 << 20,
                          .max_seconds = 60};
 }
@@ -186,6 +187,38 @@ TEST(an_answer_is_that_of_generate_alone_and_in_company) {
     ids_release(&ids);
 }
 
+/* A GGUF file, directories of other programs, and experts; prompts are ids, since most have no tokenizer. */
+TEST(quantised_models_are_served) {
+    static const char *const names[] = {"deploy/gguf/qwen2-wide/qwen2-wide.q4_k_m.gguf", "deploy/hfquant/bnb-nf4", "deploy/hfquant/gptq",
+                                        "models/qwen3_moe"};
+    static const int32_t given[] = {5, 6, 7, 8};
+    static const char body[] =
+        "{\"prompt\": [5, 6, 7, 8], \"seed\": 7, \"temperature\": 1.3, \"top_p\": 0.9, \"max_tokens\": 24, \"n\": 2, \"logprobs\": 0}";
+    char name[128], path[512];
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        Model *its;
+        Kept want = {0};
+        snprintf(name, sizeof name, "golden/%s", names[i]);
+        if (!shared_path(name, path, sizeof path)) skip();
+        check_ok(model_load(path, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &its));
+        GenerateConfig config = {
+            .sample = {.temperature = 1.3, .top_p = 0.9, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 24, .n = 2, .seed = 7};
+        check_ok(generate(its, NULL, &(Prompt){given, COUNT_OF(given), 0}, 1, &config, NULL, keep_completion, &want));
+        ServeConfig serves = usual();
+        serves.model = its;
+        serves.tokenizer = NULL;
+        serves.chat = NULL;
+        serves.max_context = 64;
+        start_with(&serves);
+        HttpAnswer answer = ask("/v1/completions", body);
+        check_completion(&answer, &want);
+        http_answer_release(&answer);
+        stop_server();
+        kept_release(&want);
+        model_free(its);
+    }
+}
+
 /* ---- streams ---- */
 
 /* Joins the texts of a stream's events of one choice. Returns its finish_reason; fails the test where an event is not right. */
@@ -257,6 +290,94 @@ TEST(a_chat_is_that_of_generate_as_a_whole_and_as_a_stream) {
     ids_release(&ids);
     str_release(&body);
     str_release(&text);
+}
+
+/* ---- the dialects of others ---- */
+
+/* Joins a member of the events of a type; fails unless the stream begins and ends with events of these types. */
+static void join_named(const Str *stream, const char *type, const char *const path[2], const char *first, const char *last, Str *text) {
+    size_t n = 0;
+    char name[64] = "";
+    for (const char *at = str_text(stream), *end; (end = strstr(at, "\n\n")); at = end + 2, n++) {
+        const char *data = strstr(at, "\ndata: ");
+        assert_true(text_starts_with(at, "event: ") && data && data < end);
+        json_t *event = json_of_text(data + 7, (size_t)(end - data) - 7, 0);
+        snprintf(name, sizeof name, "%s", json_string_value(json_object_get(event, "type")));
+        assert_int_equal(strncmp(at + strlen("event: "), name, strlen(name)), 0);
+        if (n == 0) assert_string_equal(name, first);
+        const json_t *part = path[0] ? json_object_get(event, path[0]) : event;
+        if (!strcmp(name, type)) str_append(text, json_string_value(json_object_get(part, path[1])));
+        json_decref(event);
+    }
+    assert_string_equal(name, last);
+}
+
+static json_t *at_path(const json_t *json, const char *list, const char *key) {
+    return json_object_get(json_array_get(json_object_get(json, list), 0), key);
+}
+
+TEST(messages_and_responses_are_those_of_a_chat) {
+    static const char
+        ask_for[] = "\"seed\": 3, \"temperature\": 0.9, \"top_p\": 0.9",
+        messages[] = "\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"12+34=\"}]}], \"system\": \"Add.\"",
+        input[] = "\"input\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_text\", \"text\": \"12+34=\"}]}], \"instructions\": \"Add.\"";
+    Str body = {0}, text = {0};
+    start_usual();
+    str_printf(
+        &body,
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"Add.\"}, {\"role\": \"user\", \"content\": \"12+34=\"}], %s, \"max_tokens\": 20}",
+        ask_for);
+    HttpAnswer chats = ask("/v1/chat/completions", str_text(&body));
+    const char *want = json_string_value(json_object_get(json_object_get(choice_at(&chats, 0), "message"), "content"));
+    int64_t n_prompt = json_integer_value(json_object_get(json_object_get(chats.json, "usage"), "prompt_tokens"));
+    bool cut = !strcmp(json_string_value(json_object_get(choice_at(&chats, 0), "finish_reason")), "length");
+    for (int streams = 0; streams < 2; streams++) {
+        str_clear(&body);
+        str_clear(&text);
+        str_printf(&body, "{%s, %s, \"max_tokens\": 20, \"stream\": %s}", messages, ask_for, streams ? "true" : "false");
+        HttpAnswer answer = ask("/v1/messages", str_text(&body));
+        assert_int_equal(answer.status, 200);
+        if (streams) {
+            join_named(&answer.body, "content_block_delta", (const char *const[]){"delta", "text"}, "message_start", "message_stop", &text);
+        } else {
+            str_append(&text, json_string_value(at_path(answer.json, "content", "text")));
+            assert_string_equal(json_string_value(json_object_get(answer.json, "stop_reason")), cut ? "max_tokens" : "end_turn");
+            assert_int_equal(json_integer_value(json_object_get(json_object_get(answer.json, "usage"), "input_tokens")), n_prompt);
+        }
+        assert_string_equal(str_text(&text), want);
+        http_answer_release(&answer);
+        str_clear(&body);
+        str_clear(&text);
+        str_printf(&body, "{%s, %s, \"max_output_tokens\": 20, \"stream\": %s}", input, ask_for, streams ? "true" : "false");
+        answer = ask("/v1/responses", str_text(&body));
+        assert_int_equal(answer.status, 200);
+        if (streams) {
+            join_named(&answer.body, "response.output_text.delta", (const char *const[]){NULL, "delta"}, "response.created",
+                       cut ? "response.incomplete" : "response.completed", &text);
+        } else {
+            str_append(&text, json_string_value(at_path(json_array_get(json_object_get(answer.json, "output"), 0), "content", "text")));
+            assert_string_equal(json_string_value(json_object_get(answer.json, "status")), cut ? "incomplete" : "completed");
+        }
+        assert_string_equal(str_text(&text), want);
+        http_answer_release(&answer);
+    }
+    str_clear(&body);
+    str_printf(&body, "{%s}", messages);
+    HttpAnswer count = ask("/v1/messages/count_tokens", str_text(&body));
+    assert_int_equal(json_integer_value(json_object_get(count.json, "input_tokens")), n_prompt);
+    http_answer_release(&count);
+    http_answer_release(&chats);
+    static const char image[] = "{\"max_tokens\": 5, \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"source\": {}}]}]}";
+    HttpAnswer refused = ask("/v1/messages", image);
+    assert_string_equal(json_string_value(json_object_get(refused.json, "type")), "error");
+    check_error(refused, 400, "unsupported_content", "messages");
+    check_error(ask("/v1/responses", "{\"input\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_image\"}]}]}"), 400, "unsupported_content",
+                "messages");
+    check_error(ask("/v1/responses", "{\"input\": \"a\", \"previous_response_id\": \"resp_1\"}"), 400, "unsupported_value", "previous_response_id");
+    check_error(ask("/v1/responses", "{\"input\": \"a\", \"tools\": [{\"type\": \"web_search\"}]}"), 400, "unsupported_value", "tools");
+    str_release(&body);
+    str_release(&text);
+    stop_server();
 }
 
 /* ---- errors ---- */
@@ -459,6 +580,38 @@ TEST(echo_has_the_scores_of_tune_score) {
     ids_release(&ids);
 }
 
+TEST(texts_have_the_scores_of_tune_score) {
+    static const int32_t given[] = {5, 6, 7};
+    Ids ids = {0};
+    double want[2][32];
+    check_ok(encode_prompt(tokenizer, "12+34=46", 8, &ids));
+    assert_true(ids.n <= COUNT_OF(want[0]));
+    check_ok(score_rows(model, (ScoreRow[]){{ids.data, ids.n, want[0]}, {given, COUNT_OF(given), want[1]}}, 2, NULL, NULL));
+    start_usual();
+    HttpAnswer answer = ask("/score", "{\"input\": [\"12+34=46\", [5, 6, 7]]}");
+    assert_int_equal(answer.status, 200);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *row = json_array_get(json_object_get(answer.json, "data"), i), *logprobs = json_object_get(row, "logprobs");
+        size_t n = i ? COUNT_OF(given) : ids.n;
+        double sum = 0;
+        assert_int_equal(json_array_size(logprobs), n);
+        assert_true(json_is_null(json_array_get(logprobs, 0)));
+        for (size_t t = 0; t < n; t++)
+            assert_int_equal(json_integer_value(json_array_get(json_object_get(row, "ids"), t)), i ? given[t] : ids.data[t]);
+        for (size_t t = 1; t < n; t++) {
+            assert_true(json_number_value(json_array_get(logprobs, t)) == want[i][t]);
+            sum += want[i][t];
+        }
+        assert_true(json_number_value(json_object_get(row, "sum")) == sum);
+    }
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(answer.json, "usage"), "prompt_tokens")), ids.n + COUNT_OF(given));
+    http_answer_release(&answer);
+    check_error(ask("/v1/score", "{\"input\": [[]]}"), 400, "context_length_exceeded", "input");
+    check_error(ask("/v1/score", "{\"input\": [1.5]}"), 400, "invalid_type", "input");
+    stop_server();
+    ids_release(&ids);
+}
+
 TEST(the_likeliest_tokens_are_those_of_all_logits) {
     enum { N_TOP = 4 };
     Ids ids = {0};
@@ -484,6 +637,10 @@ TEST(texts_become_tokens_and_vectors) {
     HttpAnswer answer = ask("/tokenize", "{\"prompt\": \"12+34\"}");
     json_t *tokens = json_incref(json_object_get(answer.json, "tokens"));
     assert_int_equal(json_integer_value(json_object_get(answer.json, "count")), json_array_size(tokens));
+    http_answer_release(&answer);
+    answer = http_ask(server_port(server), "GET", "/tokenizer_info", "", "");
+    assert_string_equal(json_string_value(json_object_get(answer.json, "eos_token")), "<eos>");
+    check_contains(json_string_value(json_object_get(answer.json, "chat_template")), "<|im_start|>");
     http_answer_release(&answer);
     char *text = json_dumps(tokens, 0);
     Str body = {0};
@@ -560,15 +717,47 @@ static void check_adapter(const char *name, const Kept *want) {
     str_release(&body);
 }
 
+/* An answer to the usual question with more fields. */
+static void check_with(const char *more, const Kept *want) {
+    Str body = {0};
+    str_printf(&body, "{%s, %s", more, strstr(completion_body, "\"prompt\""));
+    HttpAnswer answer = ask("/v1/completions", str_text(&body));
+    check_completion(&answer, want);
+    http_answer_release(&answer);
+    str_release(&body);
+}
+
+/* llama.cpp's way: adapter 0 has the answers `whole`. */
+static void check_scales(const Kept *whole, const Kept *half, const Kept *base) {
+    check_with("\"lora\": [{\"id\": 0, \"scale\": 1}]", whole);
+    check_with("\"lora\": [{\"id\": 0, \"scale\": 0.5}, {\"id\": 1, \"scale\": 0}]", half);
+    check_with("\"lora\": []", base);
+    check_error(ask("/v1/completions", "{\"prompt\": \"a\", \"lora\": [{\"id\": 7, \"scale\": 1}]}"), 400, "model_not_found", "lora");
+    check_error(ask("/v1/completions", "{\"prompt\": \"a\", \"lora\": [{\"id\": 0, \"scale\": 1}, {\"id\": 1, \"scale\": 1}]}"), 400,
+                "unsupported_value", "lora");
+    check_error(ask("/lora-adapters", "[{\"id\": 0}]"), 400, "invalid_value", NULL);
+    HttpAnswer answer = ask("/lora-adapters", "[{\"id\": 0, \"scale\": 0.5}]");
+    assert_int_equal(answer.status, 200);
+    assert_true(json_number_value(json_object_get(json_array_get(answer.json, 0), "scale")) == 0.5);
+    http_answer_release(&answer);
+    check_adapter("poet", half);
+    answer = ask("/lora-adapters", "[{\"id\": 0, \"scale\": 1}]");
+    http_answer_release(&answer);
+    check_adapter("poet", whole);
+}
+
 TEST(adapters_are_models_that_come_and_go) {
     char first[512], second[512];
     snprintf(first, sizeof first, "%s", temp_file(test_folder, "first"));
     snprintf(second, sizeof second, "%s", temp_file(test_folder, "second"));
     Model *a = make_adapter(first, 1), *b = make_adapter(second, 2);
-    Kept of_a, of_b, of_base;
+    Kept of_a, of_b, of_base, of_half;
     want_of(a, &of_a);
     want_of(b, &of_b);
     want_of(model, &of_base);
+    for (size_t i = 0; i < b->n_linears; i++)
+        if (b->linears[i]->lora) b->linears[i]->lora->scale /= 2;
+    want_of(b, &of_half);
     ServeConfig config = usual();
     pthread_t others[4];
     int numbers[4];
@@ -592,6 +781,7 @@ TEST(adapters_are_models_that_come_and_go) {
     assert_int_equal(load_status("poet", "second", true), 200);
     check_adapter("poet", &of_b);
     for (int i = 0; i < 4; i++) pthread_join(others[i], NULL);
+    check_scales(&of_b, &of_half, &of_base);
     HttpAnswer answer = http_ask(server_port(server), "GET", "/v1/models", "", "");
     assert_int_equal(json_array_size(json_object_get(answer.json, "data")), 3);
     http_answer_release(&answer);
@@ -605,6 +795,7 @@ TEST(adapters_are_models_that_come_and_go) {
     kept_release(&of_a);
     kept_release(&of_b);
     kept_release(&of_base);
+    kept_release(&of_half);
     model_free(a);
     model_free(b);
 }
@@ -629,7 +820,7 @@ TEST(pages_waste_less_than_whole_requests) {
     check_ok(generator_step(generator));
     GeneratorStats stats = generator_stats(generator);
     assert_int_equal(stats.longest_tokens, 1024);
-    assert_int_equal(stats.cached_tokens, 4);
+    assert_int_equal(stats.cached_tokens, 4); /* so a reservation in one piece would waste 1,020 */
     assert_int_equal(stats.used, 1);
     assert_int_equal(stats.lost_tokens, 28);
     assert_true(generator_cancel(generator, handle));
@@ -717,10 +908,12 @@ TEST(a_half_closed_connection_counts_as_closed) {
 }
 
 TEST(too_much_is_refused) {
-    size_t n = (size_t)3 << 20;
+    size_t n = (size_t)20 << 20;
     Str text = {0};
     char *zeros = calloc(1, n);
-    start_usual();
+    ServeConfig config = usual();
+    config.max_body = (size_t)4 << 20; /* of a refused body, 8 times as much is read */
+    start_with(&config);
     str_printf(&text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n", n);
     int fd = send_text(str_text(&text));
     (void)http_send(fd, zeros, n);
@@ -744,6 +937,31 @@ TEST(too_much_is_refused) {
     check_lives();
     str_release(&text);
     free(zeros);
+    stop_server();
+}
+
+/* A client that reads a little at a time gets its whole stream, at the speed at which it reads. */
+TEST(a_slow_reader_gets_all) {
+    static const char body[] = "{\"prompt\": \"1\", \"max_tokens\": 300, \"n\": 4, \"ignore_eos\": true, \"stream\": true, \"seed\": 3}";
+    char text[512], bytes[2048];
+    int small = 4096;
+    Str slow = {0};
+    start_usual();
+    snprintf(text, sizeof text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
+             strlen(body), body);
+    int fd = http_connect(server_port(server));
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    assert_true(http_send(fd, text, strlen(text)));
+    for (ssize_t n; (n = recv(fd, bytes, sizeof bytes, 0)) > 0; usleep(300)) {
+        str_append_n(&slow, bytes, (size_t)n);
+        if (slow.len < sizeof bytes) check_lives();
+    }
+    close(fd);
+    check_contains(str_text(&slow), "data: [DONE]");
+    size_t finished = 0;
+    for (const char *at = str_text(&slow); (at = strstr(at, "\"finish_reason\": \"length\"")); at++) finished++;
+    assert_int_equal(finished, 4);
+    str_release(&slow);
     stop_server();
 }
 
@@ -798,6 +1016,17 @@ TEST(answers_have_the_form_that_is_asked_for) {
         json_decref(value);
         http_answer_release(&answer);
     }
+    HttpAnswer answer = ask_chat("\"guided_regex\": \"[ab]{3}\"");
+    const char *text = json_string_value(json_object_get(message_of(&answer), "content"));
+    assert_true(strlen(text) == 3 && strspn(text, "ab") == 3);
+    http_answer_release(&answer);
+    answer = ask("/v1/completions", "{\"prompt\": \"1\", \"max_tokens\": 50, \"guided_choice\": [\"a.b\", \"(c)\"]}");
+    text = json_string_value(json_object_get(choice_at(&answer, 0), "text"));
+    assert_true(!strcmp(text, "a.b") || !strcmp(text, "(c)"));
+    http_answer_release(&answer);
+    check_error(ask_chat("\"guided_regex\": \"(a\""), 400, "unsupported_schema", "guided_regex");
+    check_error(ask_chat("\"guided_regex\": \"a\", \"guided_json\": {\"type\": \"null\"}"), 400, "unsupported_value", "guided_json");
+    check_error(ask_chat("\"guided_choice\": [1]"), 400, "invalid_value", "guided_choice");
     check_error(ask_chat("\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"type\": \"object\", \"not\": {}}}}"), 400,
                 "unsupported_schema", "response_format");
     check_error(ask_chat("\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"type\": \"string\", "
@@ -806,6 +1035,32 @@ TEST(answers_have_the_form_that_is_asked_for) {
     check_error(ask_chat("\"response_format\": {\"type\": \"xml\"}"), 400, "invalid_value", "response_format");
     check_error(ask_chat("\"tool_choice\": \"required\""), 400, "invalid_value", "tool_choice");
     check_error(ask_chat("\"logit_bias\": {\"x\": 1}"), 400, "invalid_value", "logit_bias");
+    stop_server();
+}
+
+/* Memory is kept for so many forms of answers; one that nobody uses makes room. */
+TEST(forms_of_answers_are_bounded) {
+    static const char form[] = "\"max_tokens\": 400, \"n\": 8, \"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": "
+                               "{\"type\": \"array\", \"items\": {\"const\": \"aaaaaaaaaaaaaaaa\"}, \"minItems\": 200}}}",
+                      other[] = "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"type\": \"boolean\"}}}";
+    ServeConfig config = usual();
+    Str text = {0};
+    config.max_schemas = 1;
+    start_with(&config);
+    size_t len = sizeof form - 1 + strlen("{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}], }");
+    str_printf(&text, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n", len);
+    str_printf(&text, "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}], %s}", form);
+    int fd = send_text(str_text(&text));
+    wait_for_metric("tune_requests_running", 1);
+    HttpAnswer answer = ask_chat(other);
+    check_contains(str_text(&answer.head), "Retry-After: ");
+    check_error(answer, 429, "schemas_full", "response_format");
+    close(fd);
+    wait_for_metric("tune_cancelled_total", 1);
+    answer = ask_chat(other);
+    assert_int_equal(answer.status, 200);
+    http_answer_release(&answer);
+    str_release(&text);
     stop_server();
 }
 
@@ -851,6 +1106,55 @@ static json_t *call_of_events(const Str *stream) {
     return call;
 }
 
+/* The same tool in the dialects of others, with the result of a call before. */
+static void check_foreign_calls(void) {
+    static const char
+        parameters[] =
+            "{\"type\": \"object\", \"properties\": {\"day\": {\"enum\": [1, 2]}}, \"required\": [\"day\"], \"additionalProperties\": false}",
+        messages[] = "\"messages\": [{\"role\": \"user\", \"content\": \"1\"}, {\"role\": \"assistant\", \"content\": [{\"type\": \"tool_use\", "
+                     "\"id\": \"c1\", \"name\": \"look\", \"input\": {\"day\": 1}}]}, {\"role\": \"user\", \"content\": [{\"type\": \"tool_result\", "
+                     "\"tool_use_id\": \"c1\", \"content\": \"rain\"}, {\"type\": \"text\", \"text\": \"and then?\"}]}]",
+        input[] = "\"input\": [{\"role\": \"user\", \"content\": \"1\"}, {\"type\": \"function_call\", \"call_id\": \"c1\", \"name\": \"look\", "
+                  "\"arguments\": \"{\\\"day\\\": 1}\"}, {\"type\": \"function_call_output\", \"call_id\": \"c1\", \"output\": \"rain\"}]";
+    for (int streams = 0; streams < 2; streams++) {
+        Str body = {0}, text = {0};
+        str_printf(&body,
+                   "{%s, \"max_tokens\": 160, \"seed\": 1, \"stream\": %s, \"tools\": [{\"name\": \"look\", \"input_schema\": %s}], "
+                   "\"tool_choice\": {\"type\": \"any\", \"disable_parallel_tool_use\": true}}",
+                   messages, streams ? "true" : "false", parameters);
+        HttpAnswer answer = ask("/v1/messages", str_text(&body));
+        assert_int_equal(answer.status, 200);
+        if (streams) {
+            join_named(&answer.body, "content_block_delta", (const char *const[]){"delta", "partial_json"}, "message_start", "message_stop", &text);
+            check_contains(str_text(&text), "\"day\"");
+        } else {
+            assert_string_equal(json_string_value(json_object_get(answer.json, "stop_reason")), "tool_use");
+            assert_in_range(json_integer_value(json_object_get(at_path(answer.json, "content", "input"), "day")), 1, 2);
+        }
+        http_answer_release(&answer);
+        str_clear(&body);
+        str_clear(&text);
+        str_printf(
+            &body,
+            "{%s, \"seed\": 1, \"max_output_tokens\": 160, \"stream\": %s, \"tools\": [{\"type\": \"function\", \"name\": \"look\", \"parameters\": %s}], "
+            "\"tool_choice\": \"required\", \"parallel_tool_calls\": false}",
+            input, streams ? "true" : "false", parameters);
+        answer = ask("/v1/responses", str_text(&body));
+        assert_int_equal(answer.status, 200);
+        if (streams) {
+            join_named(&answer.body, "response.function_call_arguments.done", (const char *const[]){NULL, "arguments"}, "response.created",
+                       "response.completed", &text);
+            check_contains(str_text(&text), "\"day\"");
+        } else {
+            assert_string_equal(json_string_value(at_path(answer.json, "output", "type")), "function_call");
+            check_contains(json_string_value(at_path(answer.json, "output", "arguments")), "\"day\"");
+        }
+        http_answer_release(&answer);
+        str_release(&body);
+        str_release(&text);
+    }
+}
+
 TEST(calls_of_tools_are_taken_out) {
     static const char tools[] = "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"look\", \"parameters\": {\"type\": \"object\", "
                                 "\"properties\": {\"day\": {\"enum\": [1, 2]}}, \"required\": [\"day\"], \"additionalProperties\": false}}}]";
@@ -859,6 +1163,7 @@ TEST(calls_of_tools_are_taken_out) {
     Str more = {0};
     check_ok(chat_open(model_dir, NULL, temp_text(test_folder, "tools.jinja", tool_template), NULL, tokenizer, &with_tools));
     config.chat = with_tools;
+    config.max_context = 1024;
     start_with(&config);
     str_printf(&more, "%s, \"tool_choice\": \"required\", \"parallel_tool_calls\": false", tools);
     HttpAnswer answer = ask_chat(str_text(&more));
@@ -879,6 +1184,7 @@ TEST(calls_of_tools_are_taken_out) {
     json_decref(arguments);
     http_answer_release(&stream);
     http_answer_release(&answer);
+    check_foreign_calls();
     str_clear(&more);
     str_printf(&more, "%s, \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"other\"}}", tools);
     check_error(ask_chat(str_text(&more)), 400, "unsupported_schema", "tools");
@@ -893,7 +1199,9 @@ TEST(calls_of_tools_are_taken_out) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_that_of_generate_alone_and_in_company),
+        cmocka_unit_test(quantised_models_are_served),
         cmocka_unit_test(a_chat_is_that_of_generate_as_a_whole_and_as_a_stream),
+        cmocka_unit_test(messages_and_responses_are_those_of_a_chat),
         cmocka_unit_test(errors_name_what_is_wrong),
         cmocka_unit_test(keys_are_asked_for),
         cmocka_unit_test(a_port_has_one_server),
@@ -901,6 +1209,7 @@ int main(void) {
         cmocka_unit_test(a_client_that_goes_is_dropped),
         cmocka_unit_test(a_full_queue_refuses),
         cmocka_unit_test(echo_has_the_scores_of_tune_score),
+        cmocka_unit_test(texts_have_the_scores_of_tune_score),
         cmocka_unit_test(the_likeliest_tokens_are_those_of_all_logits),
         cmocka_unit_test(texts_become_tokens_and_vectors),
         cmocka_unit_test(adapters_are_models_that_come_and_go),
@@ -909,8 +1218,10 @@ int main(void) {
         cmocka_unit_test(two_requests_in_one_piece_get_two_answers),
         cmocka_unit_test(a_half_closed_connection_counts_as_closed),
         cmocka_unit_test(too_much_is_refused),
+        cmocka_unit_test(a_slow_reader_gets_all),
         cmocka_unit_test(a_client_that_never_reads_harms_nobody),
         cmocka_unit_test(answers_have_the_form_that_is_asked_for),
+        cmocka_unit_test(forms_of_answers_are_bounded),
         cmocka_unit_test(biases_and_the_likeliest_tokens),
         cmocka_unit_test(calls_of_tools_are_taken_out),
     };

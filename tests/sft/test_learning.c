@@ -65,6 +65,7 @@ static double held_out_loss(const char *model, const char *name, const char *lor
 }
 
 TEST(stories_model_learns_shakespeare) {
+    skip_learning_under_sanitizers();
     char model[512], text[512];
     if (!shared_path("data/models/stories260K-hf", model, sizeof model) || !shared_path("data/rows/tinyshakespeare/input.txt", text, sizeof text))
         skip();

@@ -36,11 +36,12 @@ static void write_rows(const json_t *expected, const char *prefix, const char *p
     weight_file_close(rows);
 }
 
-static void check_curve(const char *dir, const json_t *expected) {
-    static const struct {
+/* tolerance: relative, of losses; that of gradient norms is ten times as large. */
+static void check_curve(const char *dir, const json_t *expected, double tolerance) {
+    const struct {
         const char *key;
         double tolerance;
-    } keys[] = {{"loss", 1e-5}, {"grad_norm", 1e-4}}; /* golden/README.md: float32 */
+    } keys[] = {{"loss", tolerance}, {"grad_norm", 10 * tolerance}};
     const json_t *steps = golden_at(expected, "steps");
     for (size_t k = 0; k < COUNT_OF(keys); k++) {
         double got[32], want[32];
@@ -51,7 +52,7 @@ static void check_curve(const char *dir, const json_t *expected) {
     }
 }
 
-static void check_adapter(const char *got_path, const char *want_path) {
+static void check_adapter(const char *got_path, const char *want_path, double tolerance) {
     WeightFile *got, *want;
     check_ok(weight_file_open(got_path, &got));
     check_ok(weight_file_open(want_path, &want));
@@ -59,14 +60,14 @@ static void check_adapter(const char *got_path, const char *want_path) {
     for (size_t i = 0; i < want->n; i++) {
         const StoredTensor *w = &want->tensors[i], *g = weight_file_find(got, w->name);
         if (!g) fail_msg("'%s' is missing", w->name);
-        for (int64_t k = 0; k < w->count; k++) check_close(stored_get(g, k), stored_get(w, k), 3e-4); /* as in test_sft.c: Adam's steps are 0.005 */
+        for (int64_t k = 0; k < w->count; k++) check_close(stored_get(g, k), stored_get(w, k), tolerance);
     }
     weight_file_close(got);
     weight_file_close(want);
 }
 
-/* form: of model.quantize */
-static void golden_run(const char *name, const char *base, const char *form, const char *prefix) {
+/* form: of model.quantize; doubles: on the reference device, which would read the larger model's codes one by one, so it gets values. */
+static void golden_curve(const char *name, const char *base, const char *form, const char *prefix, bool doubles, double tolerance) {
     char path[512], model[512], initial[512], file[600];
     json_t *all = golden_open("deploy/qlora/expected.json");
     if (!all) skip();
@@ -75,23 +76,40 @@ static void golden_run(const char *name, const char *base, const char *form, con
     snprintf(path, sizeof path, "golden/deploy/qlora/%s/initial", name);
     assert_true(shared_path(path, initial, sizeof initial));
     char *rows = strdup(temp_file(test_folder, "rows.jsonl")), *output = strdup(temp_file(test_folder, strcmp(form, "none") == 0 ? name : form));
+    check_ok(dir_remove(output));
     write_rows(expected, prefix, rows);
     Recipe *recipe = recipe_of_lines(
-        "model.path=%s\nmodel.quantize=%s\nmodel.adapter=%s\nmodel.compute=f32\ndata.train=%s\noutput=%s\ndata.shuffle=false\ntrain.batch_size=2\n"
+        "model.path=%s\nmodel.quantize=%s\nmodel.adapter=%s\nmodel.dequantize=%s\nmodel.compute=f32\ndata.train=%s\noutput=%s\ndata.shuffle=false\ntrain.batch_size=2\n"
         "train.learning_rate=0.005\ntrain.lr_scheduler=constant\ntrain.weight_decay=0\ntrain.max_grad_norm=1\nlora.lr_ratio=1\n"
         "train.max_steps=%d\ntrain.warmup_steps=0",
-        model, form, initial, rows, output, (int)json_array_size(golden_at(expected, "steps")));
+        model, form, initial, doubles && prefix[0] ? "true" : "false", rows, output, (int)json_array_size(golden_at(expected, "steps")));
     TrainResult result;
-    check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &result));
+    const Runtime runtime = doubles ? (Runtime){device_reference(), DT_F64} : runtime_of(recipe);
+    check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime}, &result));
     recipe_free(recipe);
-    check_curve(output, expected);
+    check_curve(output, expected, tolerance);
     snprintf(path, sizeof path, "golden/deploy/qlora/%s/final/adapter_model.safetensors", name);
     assert_true(shared_path(path, model, sizeof model));
     snprintf(file, sizeof file, "%s/adapter/adapter_model.safetensors", output);
-    check_adapter(file, model);
+    check_adapter(file, model, doubles ? 1e-6 : 3e-4); /* saved in f32; as in test_sft.c: Adam's steps are 0.005 */
     free(rows);
     free(output);
     json_decref(all);
+}
+
+static void golden_run(const char *name, const char *base, const char *form, const char *prefix) {
+    golden_curve(name, base, form, prefix, false, 1e-5);
+}
+
+/* Every step in double. Values of blocks are exact in float32. Those of bitsandbytes' forms are rounded to it, as there, but not in the reference:
+ * 2e-8 of the loss was measured. */
+TEST(curves_in_double_equal_peft) {
+    golden_curve("llama-nf4", "golden/deploy/hfquant/bnb-nf4-double", "none", "", true, 1e-7);
+    golden_curve("llama-nf4-dora", "golden/deploy/hfquant/bnb-nf4-double", "none", "", true, 1e-7);
+    golden_curve("llama-int8", "golden/models/llama", "int8", "", true, 1e-7);
+    if (!long_tests()) return; /* 60 times as many products */
+    golden_curve("llama-wide-q8_0", "golden/deploy/gguf/llama-wide/llama-wide.q8_0.gguf", "none", "wide.", true, 1e-9);
+    golden_curve("llama-wide-q4_k_m", "golden/deploy/gguf/llama-wide/llama-wide.q4_k_m.gguf", "none", "wide.", true, 1e-9);
 }
 
 TEST(lora_on_gguf_equals_peft) {
@@ -107,7 +125,6 @@ TEST(lora_on_nf4_equals_peft) {
 /* The same curves from the plain model, and the base that the run keeps in its parent folder. */
 TEST(quantised_while_loading_equals_peft) {
     golden_run("llama-nf4", "golden/models/llama", "nf4", "");
-    check_ok(dir_remove(temp_file(test_folder, "nf4")));
     golden_run("llama-nf4-dora", "golden/models/llama", "nf4", "");
     golden_run("llama-int8", "golden/models/llama", "int8", "");
     Arena *arena = arena_new(0);
@@ -145,16 +162,18 @@ TEST(the_kept_base_is_used_again) {
     free(output);
 }
 
-static void check_refused(const char *line, const char *text) {
+static void refused_on(const char *base, const char *form, const char *line, const char *text) {
     char model[512];
-    if (!shared_path("golden/models/llama", model, sizeof model)) skip();
-    Recipe *recipe =
-        recipe_of_lines("model.path=%s\nmodel.quantize=nf4\ndata.train=missing.jsonl\noutput=%s\n%s", model, temp_file(test_folder, "refused"), line);
+    if (!shared_path(base, model, sizeof model)) skip();
+    Recipe *recipe = recipe_of_lines("model.path=%s\nmodel.quantize=%s\ndata.train=missing.jsonl\noutput=%s\n%s", model, form,
+                                     temp_file(test_folder, "refused"), line);
     TrainResult result;
     check_status(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &result), ST_CONFIG);
     check_text(text);
     recipe_free(recipe);
 }
+
+static void check_refused(const char *line, const char *text) { refused_on("golden/models/llama", "nf4", line, text); }
 
 TEST(quantised_weights_are_not_trained) {
     check_refused("lora=null", "'model.quantize: nf4' without a 'lora' section");
@@ -165,10 +184,26 @@ TEST(quantised_weights_are_not_trained) {
     check_refused("lora.rank=2\nmodel.quantize_modules=[all-linear, q_proj]", "'all-linear' in 'model.quantize_modules' cannot be combined");
 }
 
+/* Bases that are quantised already: a GGUF file, and a directory. */
+TEST(quantised_bases_are_neither_trained_nor_quantised_again) {
+    static const char *const bases[][2] = {
+        {"golden/deploy/gguf/llama-wide/llama-wide.q8_0.gguf", "v_proj.weight' in '"},
+        {"golden/deploy/hfquant/bnb-nf4", "v_proj.weight' in '"},
+        {"golden/deploy/hfquant/gptq", "v_proj.weight' in '"},
+    };
+    for (size_t i = 0; i < COUNT_OF(bases); i++) {
+        refused_on(bases[i][0], "none", "lora=null", "full fine-tuning of quantised weights: tensor 'model.");
+        refused_on(bases[i][0], "none", "lora.target_modules=[q_proj]\nlora.modules_to_save=[v_proj]", "cannot be trained in full: tensor '");
+        check_text(bases[i][1]);
+        refused_on(bases[i][0], "int8", "lora.rank=2", "'model.quantize: int8' of a base that is quantised already: tensor '");
+    }
+}
+
+/* ---- merging ---- */
+
 /* The merge into the dequantised base computes what base and adapter do; its directory is an ordinary one. */
-static void merge_of(const char *base, const char *adapter, bool tokenizer) {
-    char model[512], lora[512];
-    if (!shared_path(base, model, sizeof model) || !shared_path(adapter, lora, sizeof lora)) skip();
+
+static void merge_into(const char *model, const char *lora, bool tokenizer) {
     const char *output = temp_file(test_folder, "merged");
     MergeAdapter adapters[] = {{.dir = lora, .weight = 1}};
     MergeResult *result;
@@ -197,9 +232,84 @@ static void merge_of(const char *base, const char *adapter, bool tokenizer) {
     check_ok(dir_remove(output));
 }
 
+static void merge_of(const char *base, const char *adapter, bool tokenizer) {
+    char model[512], lora[512];
+    if (!shared_path(base, model, sizeof model) || !shared_path(adapter, lora, sizeof lora)) skip();
+    merge_into(model, lora, tokenizer);
+}
+
 TEST(merges_are_ordinary_models) {
     merge_of("golden/deploy/gguf/llama-wide/llama-wide.q8_0.gguf", "golden/deploy/qlora/llama-wide-q8_0/final", true);
     merge_of("golden/deploy/hfquant/bnb-nf4-double", "golden/deploy/qlora/llama-nf4/final", false);
+}
+
+/* ---- every form ---- */
+
+static void form_run(const char *model, const char *form, const char *output, int steps, bool resume, const char *more, double losses[4]) {
+    char *rows = strdup(temp_file(test_folder, "forms.jsonl"));
+    static const char few[] = "{\"ids\": [1, 2, 3, 4, 5, 6, 7, 8]}\n{\"ids\": [9, 8, 7, 6, 33, 40]}\n";
+    check_ok(file_write_all(rows, few, strlen(few)));
+    Recipe *recipe =
+        recipe_of_lines("model.path=%s\nmodel.quantize=%s\nmodel.compute=f32\ndata.train=%s\noutput=%s\ntrain.max_steps=%d\nlora.rank=2\n"
+                        "train.learning_rate=0.01\ntrain.lr_scheduler=constant\ntrain.warmup_steps=0\n%s",
+                        model, form, rows, output, steps, more);
+    TrainResult result;
+    check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume}, &result));
+    recipe_free(recipe);
+    assert_int_equal(metrics_read(output, "loss", losses, 4), steps);
+    free(rows);
+}
+
+/* A run on codes has the bits of one on their values: of a GGUF file, a directory, and a base that is made here. */
+TEST(codes_train_as_their_values_do) {
+    static const char *const bases[][2] = {{"golden/deploy/gguf/llama-wide/llama-wide.q8_0.gguf", "none"},
+                                           {"golden/deploy/gguf/llama-wide/llama-wide.q4_k_m.gguf", "none"},
+                                           {"golden/deploy/hfquant/gptq-actorder-asym", "none"},
+                                           {"golden/deploy/gguf/llama-wide/hf", "nf4"},
+                                           {"golden/families/gpt_oss/mxfp4", "none"}};
+    for (size_t i = 0; i < ALL_OR_FEW(COUNT_OF(bases), 2); i++) {
+        char model[512];
+        double codes[4], values[4];
+        if (!shared_path(bases[i][0], model, sizeof model)) skip();
+        char *output = strdup(temp_file(test_folder, "codes"));
+        form_run(model, bases[i][1], output, 4, false, "", codes);
+        check_ok(dir_remove(output));
+        form_run(model, bases[i][1], output, 4, false, "model.dequantize=true", values);
+        check_close_f64(bases[i][0], codes, values, 4, 0, 0);
+        check_ok(dir_remove(output));
+        free(output);
+    }
+}
+
+/* Trains, resumes with the same bits, keeps its base, which is read again, and merges into a model that computes the same. */
+TEST(every_form_trains_resumes_and_merges) {
+    static const char *const forms[] = {"nf4", "q4_k", "fp4", "int8", "q8_0", "q4_0", "q6_k"};
+    char model[512];
+    if (!shared_path("golden/deploy/gguf/llama-wide/hf", model, sizeof model)) skip();
+    for (size_t i = 0; i < ALL_OR_FEW(COUNT_OF(forms), 2); i++) {
+        double whole[4], parts[4];
+        const char *base;
+        char *output = strdup(temp_file(test_folder, "whole")), *again = strdup(temp_file(test_folder, "parts")), adapter[600];
+        Arena *arena = arena_new(0);
+        Model *kept;
+        form_run(model, forms[i], output, 4, false, "", whole);
+        form_run(model, forms[i], again, 2, false, "", parts);
+        form_run(model, forms[i], again, 4, true, "", parts);
+        check_close_f64(forms[i], parts, whole, 4, 0, 0);
+        assert_true(whole[3] < whole[0]);
+        snprintf(adapter, sizeof adapter, "%s/adapter", output);
+        check_ok(adapter_base(adapter, arena, &base));
+        check_ok(model_load(base, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &kept));
+        assert_true(weight_file_is_quantised(kept->files));
+        model_free(kept);
+        merge_into(base, adapter, true);
+        check_ok(dir_remove(output));
+        check_ok(dir_remove(again));
+        check_ok(dir_remove(base));
+        arena_free(arena);
+        free(output);
+        free(again);
+    }
 }
 
 /* ---- merging figures ---- */
@@ -330,7 +440,11 @@ int main(void) {
         cmocka_unit_test(lora_on_nf4_equals_peft),
         cmocka_unit_test(quantised_while_loading_equals_peft),
         cmocka_unit_test(the_kept_base_is_used_again),
+        cmocka_unit_test(curves_in_double_equal_peft),
         cmocka_unit_test(quantised_weights_are_not_trained),
+        cmocka_unit_test(quantised_bases_are_neither_trained_nor_quantised_again),
+        cmocka_unit_test(every_form_trains_resumes_and_merges),
+        cmocka_unit_test(codes_train_as_their_values_do),
         cmocka_unit_test(merges_are_ordinary_models),
         cmocka_unit_test(merge_figures_equal_the_golden_ones),
         cmocka_unit_test(another_base_is_told),

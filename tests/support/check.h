@@ -35,6 +35,17 @@
 #define SANITIZED 1
 #endif
 #endif
+/* Whether one instruction set is enough: the thread sanitizer looks at how threads share work, which is the same in all sets. */
+#if defined(__SANITIZE_THREAD__)
+#define ONE_SET true
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define ONE_SET true
+#endif
+#endif
+#ifndef ONE_SET
+#define ONE_SET false
+#endif
 /* The number of repetitions of a check that runs the same code on other numbers. Fewer under a sanitizer, where everything takes about ten times
  * longer. */
 #ifdef SANITIZED

@@ -32,11 +32,12 @@ typedef struct Run {
 
 static void everywhere(void (*body)(Run *)) {
     int threads = omp_get_max_threads();
+    size_t most = largest_isa();
     Kept kept = {.arena = arena_new(0)};
     for (size_t i = 0; i < COUNT_OF(isas); i++) {
-        if (cpu_configure(NULL, isas[i]) != ST_OK) continue;
+        if ((ONE_SET && i != most) || cpu_configure(NULL, isas[i]) != ST_OK) continue;
         uint64_t first = 0;
-        for (int n = 1; n <= 3; n++) {
+        for (int n = 1; n <= 3; n += ALL_OR_FEW(1, 2)) {
             Run run = {arena_new(0), device_cpu(), n == 1 ? device_reference() : device_cpu(), 0, 14695981039346656037u, &kept, 0};
             omp_set_num_threads(n);
             body(&run);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The promise of tensor.h: ops, training, generation and checkpoints run on a device whose memory the host cannot read, to the bits of the CPU. */
+/* The promise of tensor.h: ops, training, generation and checkpoints run on a device whose memory the host cannot read, to the bits of the CPU; also
+ * with experts and on quantised weights. */
 #include "lib/infer/infer.h"
 #include "lib/model/adapter.h"
+#include "lib/model/quantized/quantise.h"
 #include "lib/run/checkpoint.h"
 #include "tests/support/check.h"
 #include "tests/support/locked_device.h"
@@ -62,9 +64,18 @@ TEST(every_op_has_the_bits_of_the_cpu) {
 
 /* ---- a tiny model ---- */
 
-static const char *const tiny_config =
-    "{\"model_type\": \"llama\", \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
-    " \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-5, \"vocab_size\": 48, \"eos_token_id\": 1, \"tie_word_embeddings\": false}";
+#define TINY(type)                                                                                                                         \
+    "{\"model_type\": \"" type "\", \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4," \
+    " \"num_key_value_heads\": 2, \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-5, \"vocab_size\": 48, \"eos_token_id\": 1,"      \
+    " \"tie_word_embeddings\": false"
+static const char dense[] = TINY("llama") "}", experts[] = TINY("mixtral") ", \"num_local_experts\": 4, \"num_experts_per_tok\": 2}";
+
+typedef struct Case {
+    const char *config;
+    DType stored, compute;
+    bool all;                 /* trains everything, else an adapter */
+    const Quantise *quantise; /* NULL: the weights stay as they are stored */
+} Case;
 
 static Status token_keep(void *context, const Completion *completion) {
     Ids *ids = context;
@@ -117,17 +128,17 @@ static size_t trained_items(const Model *model, CheckpointItem *items, size_t mo
 }
 
 /* Trains everything, or an adapter, for some steps; samples; saves the trained tensors, and loads them again after they were overwritten. */
-static void use_model(const char *dir, const Device *device, DType compute, bool all, Result *result) {
+static void use_model(const char *dir, const Device *device, const Case *c, Result *result) {
     Model *model;
     double unused;
-    CheckpointItem items[64];
+    CheckpointItem items[256];
     Arena *arena = arena_new(0);
-    check_ok(model_load(dir, &(ModelOptions){.device = device, .compute = compute, .train_all = all}, &model));
+    check_ok(model_load(dir, &(ModelOptions){.device = device, .compute = c->compute, .train_all = c->all, .quantise = c->quantise}, &model));
     LoraConfig lora = {.rank = 4, .alpha = 8, .dropout = 0.1, .lr_ratio = 1, .n_saved = 1, .saved = (const char *[]){"lm_head"}};
-    if (!all) check_ok(model_attach_lora(model, &lora, 5));
+    if (!c->all) check_ok(model_attach_lora(model, &lora, 5));
     OptimizerConfig optimizer = {.name = "adamw", .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
     check_ok(optimizer_init(&optimizer, &model->params, arena));
-    Tape *plan = tape_new(device->planner, compute, 0), *tape = tape_new(device, compute, 0);
+    Tape *plan = tape_new(device->planner, c->compute, 0), *tape = tape_new(device, c->compute, 0);
     check_ok(step_forward(model, plan, 0, &unused));
     result->planned = tape_bytes(plan);
     tape_free(plan);
@@ -170,13 +181,13 @@ static void check_same_file(const char *a, const char *b) {
     str_release(&there);
 }
 
-static void compare_devices(DType stored, DType compute, bool all) {
+static void compare_devices(const Case *c) {
     char dir[256];
     Result here = {0}, there = {0};
     temp_dir_make(dir, sizeof dir);
-    check_ok(model_write_random(dir, tiny_config, stored, 3, 0.2));
-    use_model(dir, device_cpu(), compute, all, &here);
-    use_model(dir, device_locked(), compute, all, &there);
+    check_ok(model_write_random(dir, c->config, c->stored, 3, 0.2));
+    use_model(dir, device_cpu(), c, &here);
+    use_model(dir, device_locked(), c, &there);
     for (int i = 0; i < STEPS; i++)
         if (here.losses[i] != there.losses[i]) fail_msg("step %d: loss %.17g, on the second device %.17g", i, here.losses[i], there.losses[i]);
     assert_true(here.losses[0] != here.losses[1]);
@@ -191,8 +202,20 @@ static void compare_devices(DType stored, DType compute, bool all) {
     temp_dir_remove(dir);
 }
 
-TEST(full_training_has_the_bits_of_the_cpu) { compare_devices(DT_F32, DT_F32, true); }
-TEST(an_adapter_has_the_bits_of_the_cpu) { compare_devices(DT_BF16, DT_BF16, false); }
+TEST(full_training_has_the_bits_of_the_cpu) { compare_devices(&(Case){dense, DT_F32, DT_F32, true, NULL}); }
+TEST(an_adapter_has_the_bits_of_the_cpu) { compare_devices(&(Case){dense, DT_BF16, DT_BF16, false, NULL}); }
+
+TEST(an_adapter_on_a_quantised_base_has_the_bits_of_the_cpu) {
+    static const Quantise forms[] = {{.form = "nf4", .nested = true, .block = 32}, {.form = "q8_0"}};
+    for (size_t i = 0; i < COUNT_OF(forms); i++) compare_devices(&(Case){dense, DT_F32, i == 0 ? DT_BF16 : DT_F32, false, &forms[i]});
+}
+
+TEST(experts_have_the_bits_of_the_cpu) {
+    static const Quantise nf4 = {.form = "nf4", .block = 32};
+    compare_devices(&(Case){experts, DT_F32, DT_F32, true, NULL});
+    compare_devices(&(Case){experts, DT_BF16, DT_BF16, false, NULL});
+    compare_devices(&(Case){experts, DT_F32, DT_F32, false, &nf4});
+}
 
 /* ---- what goes wrong ---- */
 
@@ -230,7 +253,8 @@ TEST(a_fault_of_the_device_is_a_status) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_has_the_bits_of_the_cpu),   cmocka_unit_test(full_training_has_the_bits_of_the_cpu),
-        cmocka_unit_test(an_adapter_has_the_bits_of_the_cpu), cmocka_unit_test(the_host_cannot_touch_the_elements),
+        cmocka_unit_test(an_adapter_has_the_bits_of_the_cpu), cmocka_unit_test(an_adapter_on_a_quantised_base_has_the_bits_of_the_cpu),
+        cmocka_unit_test(experts_have_the_bits_of_the_cpu),   cmocka_unit_test(the_host_cannot_touch_the_elements),
         cmocka_unit_test(a_fault_of_the_device_is_a_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -183,9 +183,8 @@ static Status policy_run(const TrainingConfig *config, TrainResult *result) {
     return text_rl_run(config, &(RewardOptions){.max_new_tokens = 6}, result);
 }
 
-static void compare_policies(const char *name, const char *more, int ranks) {
+static const char *policy_lines(void) {
     static char lines[2048];
-    char one[32], many[32], settings[512];
     snprintf(
         lines, sizeof lines,
         "data.train=%s\ntrain.max_steps=2\ntrain.learning_rate=1e-2\nlora.rank=4\ngenerate.max_new_tokens=6\ngenerate.temperature=2\n"
@@ -193,17 +192,30 @@ static void compare_policies(const char *name, const char *more, int ranks) {
         "rl.num_iterations=2\nrl.beta=0.05",
         temp_text(test_folder, "prompts.jsonl",
                   "{\"prompt\": \"two plus two is\"}\n{\"prompt\": \"one plus two is\"}\n{\"prompt\": \"nine is\"}\n{\"prompt\": \"ten is\"}\n"));
-    snprintf(settings, sizeof settings, "%s", more);
+    return lines;
+}
+
+static void compare_policies(const char *name, const char *more, int ranks) {
+    char one[32], many[32];
     snprintf(one, sizeof one, "%s-1", name);
     snprintf(many, sizeof many, "%s-%d", name, ranks);
-    run_on(1, &(RankedRun){policy_run, one, lines, settings, false, 0}, ST_OK);
-    run_on(ranks, &(RankedRun){policy_run, many, lines, settings, false, 0}, ST_OK);
+    run_on(1, &(RankedRun){policy_run, one, policy_lines(), more, false, 0}, ST_OK);
+    run_on(ranks, &(RankedRun){policy_run, many, policy_lines(), more, false, 0}, ST_OK);
     check_same_run(one, many, "adapter/adapter_model.safetensors", "checkpoints/step-2/tensors.safetensors");
 }
 
 TEST(policies_on_ranks_are_those_of_one_process) {
     compare_policies("grpo", "rl.algorithm=grpo", 2);
     compare_policies("ppo", "rl.algorithm=ppo", 4);
+}
+
+/* The ranks ask each other before a step, and save together. */
+TEST(a_policy_goes_on_with_other_ranks) {
+    static const char more[] = "rl.algorithm=grpo";
+    run_on(2, &(RankedRun){policy_run, "grpo-changing", policy_lines(), more, false, 1}, ST_INTERRUPTED);
+    assert_true(dir_exists(temp_file(temp_file(test_folder, "grpo-changing"), "checkpoints/step-1")));
+    run_on(3, &(RankedRun){policy_run, "grpo-changing", policy_lines(), more, true, 0}, ST_OK);
+    check_same_run("grpo-1", "grpo-changing", "adapter/adapter_model.safetensors", "checkpoints/step-2/tensors.safetensors");
 }
 
 int main(void) {
@@ -215,6 +227,7 @@ int main(void) {
         cmocka_unit_test(a_failure_of_one_rank_ends_all),
         cmocka_unit_test(pairs_on_ranks_are_those_of_one_process),
         cmocka_unit_test(policies_on_ranks_are_those_of_one_process),
+        cmocka_unit_test(a_policy_goes_on_with_other_ranks),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

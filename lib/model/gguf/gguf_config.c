@@ -10,7 +10,7 @@
 /* ---- tables ---- */
 
 static const GgufArch archs[] = {
-#define ARCH(name, model_type, class_name, permuted, norms, biased) {name, model_type, class_name, permuted, norms, biased},
+#define ARCH(name, model_type, class_name, permuted, norms, biased, experts) {name, model_type, class_name, permuted, norms, biased, experts},
 #include "lib/model/gguf/gguf_archs.def"
 #undef ARCH
 };
@@ -21,15 +21,18 @@ Status gguf_arch_find(Gguf *gguf, const GgufArch **arch) {
     TRY(gguf_text(gguf, "general.type", &kind));
     if (!name) return status_fail(ST_INPUT, "'%s' lacks 'general.architecture'", gguf->files[0].path);
     if (strcmp(kind, "model") != 0) return status_fail(ST_INPUT, "'%s' is no model: its 'general.type' is '%s'", gguf->files[0].path, kind);
-    Str known = {0};
+    int64_t experts = 0;
+    const char *key = arena_printf(gguf->arena, "%s.expert_count", name);
+    if (!key) return ST_RESOURCE;
+    TRY(gguf_int(gguf, key, &experts));
     for (size_t i = 0; i < COUNT_OF(archs); i++) {
-        str_printf(&known, "%s%s", i ? ", " : "", archs[i].name);
-        if (strcmp(archs[i].name, name) != 0) continue;
-        str_release(&known);
+        if (strcmp(archs[i].name, name) != 0 || archs[i].experts != (experts > 0)) continue;
         *arch = &archs[i];
         return ST_OK;
     }
-    status_fail(ST_INPUT, "architecture '%s' in '%s' is not supported", name, gguf->files[0].path);
+    Str known = {0};
+    for (size_t i = 0; i < COUNT_OF(archs); i++) str_printf(&known, "%s%s%s", i ? ", " : "", archs[i].name, archs[i].experts ? " with experts" : "");
+    status_fail(ST_INPUT, "architecture '%s'%s in '%s' is not supported", name, experts > 0 ? " with experts" : "", gguf->files[0].path);
     status_hint(ST_INPUT, "supported in GGUF files: %s", str_text(&known));
     str_release(&known);
     return ST_INPUT;
@@ -309,6 +312,7 @@ static Status read_all(const Reading *reading) {
     json_object_set_new(reading->config, "tie_word_embeddings", json_boolean(!gguf_tensor_find(reading->gguf, "output.weight")));
     if (reading->arch->biased)
         json_object_set_new(reading->config, "attention_bias", json_boolean(gguf_tensor_find(reading->gguf, "blk.0.attn_q.bias") != NULL));
+    if (strcmp(reading->arch->name, "qwen3moe") == 0) json_object_set_new(reading->config, "norm_topk_prob", json_true()); /* as in llama.cpp */
     if (reading->arch->biased && gguf_tensor_find(reading->gguf, "blk.0.ffn_up.bias")) json_object_set_new(reading->config, "mlp_bias", json_true());
     return read_tokens(reading);
 }

@@ -12,6 +12,7 @@ typedef struct GgufArch {
     bool permuted;                              /* rows of q and k are in the order of neighbouring pairs */
     float norms;                                /* the file's norm weights are Hugging Face's plus this */
     bool biased;                                /* config.json says attention_bias */
+    bool experts;                               /* its expert_count is above 0 */
 } GgufArch;
 /* Finds the file's architecture. ST_INPUT: one that is not supported. */
 Status gguf_arch_find(Gguf *gguf, const GgufArch **arch);

@@ -83,6 +83,13 @@ static int by_address(const void *left, const void *right) {
     return (a->data > b->data) - (a->data < b->data);
 }
 
+/* Where the tensor's bytes begin in its file. */
+static size_t file_offset(const GgufReading *reading, const StoredTensor *tensor) {
+    size_t file = 0;
+    while (reading->paths[file] != tensor->file) file++;
+    return (size_t)(tensor->data - reading->mappings[file].data);
+}
+
 static Status check_overlaps(const GgufReading *reading, const StoredTensor *tensors, size_t n) {
     const StoredTensor **sorted = arena_alloc(reading->gguf->arena, (n + 1) * sizeof *sorted);
     if (!sorted) return ST_RESOURCE;
@@ -90,8 +97,8 @@ static Status check_overlaps(const GgufReading *reading, const StoredTensor *ten
     qsort(sorted, n, sizeof *sorted, by_address);
     for (size_t i = 1; i < n; i++)
         if (sorted[i]->bytes && sorted[i - 1]->data + sorted[i - 1]->bytes > sorted[i]->data)
-            return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': its bytes overlap those of '%s'", sorted[i]->name, sorted[i]->file,
-                               sorted[i - 1]->name);
+            return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': its bytes, from byte %zu of the file on, overlap those of '%s'",
+                               sorted[i]->name, sorted[i]->file, file_offset(reading, sorted[i]), sorted[i - 1]->name);
     return ST_OK;
 }
 
@@ -117,6 +124,10 @@ typedef enum GgufPart {
     PART_UP,
     PART_GATE_UP, /* both in one, gate first */
     PART_DOWN,
+    PART_ROUTER,
+    PART_EXPERTS_GATE, /* these three: of all experts, in one tensor */
+    PART_EXPERTS_UP,
+    PART_EXPERTS_DOWN,
 } GgufPart;
 
 static const char *attention_part(const SublayerForm *sublayer, GgufPart part) {
@@ -150,6 +161,20 @@ static const char *feed_forward_part(const SublayerForm *sublayer, GgufPart part
     }
 }
 
+/* Names of parts of single experts have '*' for the expert's number. */
+static const char *experts_part(const SublayerForm *sublayer, GgufPart part) {
+    const ExpertsForm *form = sublayer->form;
+    switch (part) {
+    case PART_POST_NORM: return sublayer->input_norm;
+    case PART_MLP_NORM: return sublayer->output_norm;
+    case PART_ROUTER: return form->router;
+    case PART_EXPERTS_GATE: return form->gate;
+    case PART_EXPERTS_UP: return form->up;
+    case PART_EXPERTS_DOWN: return form->down;
+    default: return NULL;
+    }
+}
+
 /* The Hugging Face name of a part, within its layer if it is in one; NULL: the family has no such part. */
 static const char *part_of_family(const ModelFamily *family, GgufPart part) {
     if (part == PART_EMBED) return family->names->embed;
@@ -161,6 +186,7 @@ static const char *part_of_family(const ModelFamily *family, GgufPart part) {
         const char *name = NULL;
         if (sublayer->kind == &block_attention) name = attention_part(sublayer, part);
         if (sublayer->kind == &block_gated_mlp || sublayer->kind == &block_mlp) name = feed_forward_part(sublayer, part);
+        if (sublayer->kind == &block_experts) name = experts_part(sublayer, part);
         if (name) return name;
     }
     return NULL;
@@ -309,12 +335,45 @@ static Status read_heads(const Gguf *gguf, const GgufArch *arch, const char *key
     return ST_OK;
 }
 
-static Status add_tensor(const GgufReading *reading, const GgufTensor *tensor, StoredTensor *stored) {
+/* The tensors of a checkpoint so far. */
+typedef struct TensorList {
+    StoredTensor *items;
+    size_t n, cap;
+} TensorList;
+
+static Status list_add(const GgufReading *reading, TensorList *list, const StoredTensor *stored) {
+    TRY(arena_array_grow(reading->gguf->arena, &list->items, &list->cap, list->n + 1, sizeof *list->items));
+    list->items[list->n++] = *stored;
+    return ST_OK;
+}
+
+/* A tensor for each expert: a part of the stack's bytes. */
+static Status add_experts(const GgufReading *reading, const StoredTensor *stack, TensorList *list) {
+    enum { MOST_EXPERTS = 65536 };
+    const char *star = strchr(stack->name, '*');
+    if (stack->n_dims != 3 || stack->count == 0 || stack->shape[0] > MOST_EXPERTS)
+        return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': it is no stack of at most %d matrices", stack->name, stack->file,
+                           MOST_EXPERTS);
+    StoredTensor one = *stack;
+    one.n_dims = 2;
+    one.shape[0] = stack->shape[1];
+    one.shape[1] = stack->shape[2];
+    one.count = stack->count / stack->shape[0];
+    one.bytes = stack->bytes / (size_t)stack->shape[0];
+    for (int64_t e = 0; e < stack->shape[0]; e++, one.data += one.bytes) {
+        one.name = arena_printf(reading->file->arena, "%.*s%lld%s", (int)(star - stack->name), stack->name, (long long)e, star + 1);
+        if (!one.name) return ST_RESOURCE;
+        TRY(list_add(reading, list, &one));
+    }
+    return ST_OK;
+}
+
+static Status add_tensor(const GgufReading *reading, const GgufTensor *tensor, StoredTensor stored, TensorList *list) {
     const struct PartName *part;
-    stored->file = reading->paths[tensor->file];
-    TRY(rename_tensor(reading, tensor->name, &stored->name, &part));
-    TRY(tensor_place(tensor, stored->file, &reading->mappings[tensor->file], stored));
-    return part ? to_checkpoint(reading, part, stored) : ST_OK;
+    TRY(rename_tensor(reading, tensor->name, &stored.name, &part));
+    if (part && part->part >= PART_EXPERTS_GATE) return add_experts(reading, &stored, list);
+    if (part) TRY(to_checkpoint(reading, part, &stored));
+    return list_add(reading, list, &stored);
 }
 
 /* Tensors that gguf_config_json puts into config.json. */
@@ -332,8 +391,9 @@ static Status add_all(WeightFile *file, Gguf *gguf, const Mapping *mappings, con
     TRY(read_heads(gguf, reading.arch, "attention.head_count_kv", &reading.kv_heads));
     size_t n = 0;
     for (size_t i = 0; i < gguf->n_tensors; i++) n += !belongs_to_config(gguf->tensors[i].name);
-    StoredTensor *stored = weight_file_add(file, n), *places = arena_zero(gguf->arena, (n + 1) * sizeof *places);
-    if (!stored || !places) return ST_RESOURCE;
+    StoredTensor *places = arena_zero(gguf->arena, (n + 1) * sizeof *places);
+    TensorList list = {0};
+    if (!places) return ST_RESOURCE;
     n = 0;
     for (size_t i = 0; i < gguf->n_tensors; i++) {
         const GgufTensor *tensor = &gguf->tensors[i];
@@ -342,8 +402,12 @@ static Status add_all(WeightFile *file, Gguf *gguf, const Mapping *mappings, con
         TRY(tensor_place(tensor, paths[tensor->file], &mappings[tensor->file], &places[n++]));
     }
     TRY(check_overlaps(&reading, places, n));
+    n = 0;
     for (size_t i = 0; i < gguf->n_tensors; i++)
-        if (!belongs_to_config(gguf->tensors[i].name)) TRY(add_tensor(&reading, &gguf->tensors[i], stored++));
+        if (!belongs_to_config(gguf->tensors[i].name)) TRY(add_tensor(&reading, &gguf->tensors[i], places[n++], &list));
+    StoredTensor *stored = weight_file_add(file, list.n);
+    if (!stored) return ST_RESOURCE;
+    if (list.n) memcpy(stored, list.items, list.n * sizeof *stored);
     return ST_OK;
 }
 

@@ -23,6 +23,9 @@ typedef struct Quantising {
     json_t *settings; /* quantization_config */
 } Quantising;
 
+/* Bytes of a file that is copied or hashed whose pages are in memory at once. */
+static const size_t MOST_RESIDENT = (size_t)4 << 20;
+
 static bool is_form(const Quantise *how, const char *form) { return strcmp(how->form, form) == 0; }
 
 /* ---- checks ---- */
@@ -316,8 +319,12 @@ static Status write_weights(const Quantising *work, const char *path) {
     qsort(work->tensors, work->n, sizeof *work->tensors, by_element);
     for (size_t i = 0; i < work->n; i++) safetensors_declare_as(writer, &work->tensors[i]);
     for (size_t i = 0; i < work->n && !safetensors_failed(writer); i++) {
-        safetensors_write(writer, work->tensors[i].data, work->tensors[i].bytes);
-        model_drop_pages(work->model, work->tensors[i].data, work->tensors[i].bytes);
+        const StoredTensor *tensor = &work->tensors[i];
+        for (size_t at = 0, n; at < tensor->bytes; at += n) {
+            n = MIN(tensor->bytes - at, MOST_RESIDENT);
+            safetensors_write(writer, tensor->data + at, n);
+            model_drop_pages(work->model, tensor->data + at, n);
+        }
     }
     return safetensors_commit(writer);
 }
@@ -374,14 +381,13 @@ static uint64_t hash_copies(const char *from, Arena *arena, uint64_t hash) {
 
 /* The pages of the file are released piece by piece: they are not memory of the run. */
 static uint64_t hash_mapping(const Mapping *mapping, uint64_t seed) {
-    const size_t most = (size_t)64 << 20;
     XXH3_state_t *state = XXH3_createState();
     if (!state || XXH3_64bits_reset_withSeed(state, seed) != XXH_OK) { /* no memory for the state */
         XXH3_freeState(state);
         return XXH3_64bits_withSeed(mapping->data, mapping->size, seed);
     }
-    for (size_t at = 0; at < mapping->size; at += most) {
-        const size_t end = MIN(at + most, mapping->size);
+    for (size_t at = 0; at < mapping->size; at += MOST_RESIDENT) {
+        const size_t end = MIN(at + MOST_RESIDENT, mapping->size);
         XXH3_64bits_update(state, mapping->data + at, end - at);
         file_drop_pages(mapping, at, end);
     }

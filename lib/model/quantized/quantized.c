@@ -54,6 +54,16 @@ Status joining_wrong(const Joining *joining, const char *name, const char *what)
     return status_fail(ST_INPUT, "cannot read the quantised weight '%s' in '%s': %s", name, joining->dir, what);
 }
 
+Status joining_group(const Joining *joining, const char *name, int64_t in, int64_t n_groups, int64_t said, int64_t *group) {
+    *group = said < 1 ? in / MAX(n_groups, (int64_t)1) : MIN(said, in);
+    if (n_groups > 0 && n_groups <= in && *group > 0 && *group * (n_groups - 1) < in && *group * n_groups >= in) return ST_OK;
+    status_fail(ST_INPUT, "cannot read the quantised weight '%s' in '%s': its rows of %lld inputs have %lld scales", name, joining->dir,
+                (long long)in, (long long)n_groups);
+    return said < 1 ? status_hint(ST_INPUT, "quantization_config has no group size, and the groups are not equal")
+                    : status_hint(ST_INPUT, "groups of %lld, as quantization_config says, would have %lld", (long long)said,
+                                  (long long)((in - 1) / said + 1));
+}
+
 void *joining_alloc(Joining *joining, size_t size) { return arena_zero(joining->file->arena, size); }
 
 const StoredTensor *joining_find(Joining *joining, const char *name, const char *part) {

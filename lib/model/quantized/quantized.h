@@ -50,6 +50,9 @@ Status joining_add(Joining *joining, const char *name, int n_dims, const int64_t
                    ReadRows *read, PackCodes *pack, const void *parts);
 /* Calls `join` with each NAME for which there is a tensor NAME + suffix. */
 Status joining_each(Joining *joining, const char *suffix, Status (*join)(Joining *joining, const char *name));
+/* How many inputs of a row share a scale, if a row of `in` inputs has n_groups scales. said: the group size in quantization_config; below 1: none.
+ * ST_INPUT: such groups do not make the row. */
+Status joining_group(const Joining *joining, const char *name, int64_t in, int64_t n_groups, int64_t said, int64_t *group);
 Status joining_wrong(const Joining *joining, const char *name, const char *what); /* "cannot read the quantised weight 'NAME' in 'DIR': WHAT" */
 void *joining_alloc(Joining *joining, size_t size);                               /* zeros, owned by the file; NULL: out of memory */
 /* Element i of a float tensor, and all of them in `arena` (NULL: out of memory). */

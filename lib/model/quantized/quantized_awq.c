@@ -63,8 +63,9 @@ static Status join_awq(Joining *joining, const char *name) {
     if (!a) return ST_RESOURCE;
     *a = (Awq){.in = weights->shape[0], .out = weights->shape[1] * 8, .weights = weights->data};
     int64_t n_groups = scales && scales->n_dims == 2 ? scales->shape[0] : 0;
-    if (n_groups < 1 || a->in % n_groups != 0) return joining_wrong(joining, name, "its inputs are no whole groups");
-    a->group = a->in / n_groups;
+    const json_t *said = json_object_get(joining->settings, "group_size");
+    if (!said) said = json_object_get(joining->settings, "q_group_size"); /* of older files */
+    TRY(joining_group(joining, name, a->in, n_groups, json_integer_value(said), &a->group));
     a->n_groups = n_groups;
     TRY(joining_need(joining, name, "scales", NULL, 2, (const int64_t[]){n_groups, a->out}, &a->scales));
     TRY(joining_need(joining, name, "qzeros", "I32", 2, (const int64_t[]){n_groups, a->out / 8}, &zeros));

@@ -9,6 +9,8 @@
 
 /* ---- 4 bits ---- */
 
+enum { MOST_BLOCK = 1 << 20 }; /* elements, or scales, that share a scale */
+
 typedef struct Four {
     FourBit codes;
     float map[16];
@@ -56,7 +58,7 @@ static Status read_statistics(Joining *joining, const char *weight, const json_t
         four->codes.absmax = absmax->data;
         return ST_OK;
     }
-    if (nested_block < 1) return joining_wrong(joining, weight, "wrong 'nested_blocksize' in its quant_state");
+    if (nested_block < 1 || nested_block > MOST_BLOCK) return joining_wrong(joining, weight, "wrong 'nested_blocksize' in its quant_state");
     int64_t n_nested = (n_blocks + nested_block - 1) / nested_block;
     four->codes.absmax_codes = absmax->data;
     four->codes.nested_block = nested_block;
@@ -74,7 +76,8 @@ static Status join_four(Joining *joining, const char *weight, const json_t *stat
     int64_t sizes[2] = {json_integer_value(json_array_get(shape, 0)), json_integer_value(json_array_get(shape, 1))}, block = 0;
     const StoredTensor *packed = weight_file_find(joining->file, weight);
     TRY(json_get_int(state, weight, "blocksize", &block));
-    if (json_array_size(shape) != 2 || sizes[0] < 1 || sizes[1] < 1 || sizes[0] > INT32_MAX || sizes[1] > INT32_MAX || block < 1)
+    if (json_array_size(shape) != 2 || sizes[0] < 1 || sizes[1] < 1 || sizes[0] > INT32_MAX || sizes[1] > INT32_MAX || block < 1 ||
+        block > MOST_BLOCK)
         return joining_wrong(joining, weight, "its quant_state has no 'shape' of two sizes, or no 'blocksize'");
     int64_t count = sizes[0] * sizes[1];
     if (!packed || packed->bytes != (size_t)((count + 1) / 2)) return joining_wrong(joining, weight, "its codes are not as many as its shape says");
@@ -126,7 +129,8 @@ static Status pack_eight(const void *parts, Arena *arena, Packing **packing) {
 
 static Status join_int8(Joining *joining, const char *name) {
     const StoredTensor *codes = joining_find(joining, name, "weight"), *format = joining_find(joining, name, "weight_format");
-    if (!codes || strcmp(codes->dtype_text, "I8") != 0 || codes->n_dims != 2) return joining_wrong(joining, name, "it has no matrix of int8");
+    if (!codes || strcmp(codes->dtype_text, "I8") != 0 || codes->n_dims != 2 || codes->count == 0)
+        return joining_wrong(joining, name, "it has no matrix of int8");
     if (format && (format->bytes != 1 || format->data[0] != 0)) return joining_wrong(joining, name, "its weight_format is not row");
     Eight *eight = joining_alloc(joining, sizeof *eight);
     if (!eight) return ST_RESOURCE;

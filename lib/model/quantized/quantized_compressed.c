@@ -124,6 +124,19 @@ static Status read_order(Joining *joining, const char *name, Compressed *c) {
     return ST_OK;
 }
 
+/* The group size in quantization_config that gives this number of groups, or any that it has; 0: there is none. */
+static int64_t group_size(const Joining *joining, int64_t in, int64_t n_groups) {
+    const char *name;
+    json_t *group;
+    int64_t found = 0;
+    json_object_foreach(json_object_get(joining->settings, "config_groups"), name, group) {
+        const int64_t size = json_integer_value(json_object_get(json_object_get(group, "weights"), "group_size"));
+        if (size > 0) found = size;
+        if (size > 0 && (in - 1) / size + 1 == n_groups) break;
+    }
+    return n_groups == 1 ? 0 : found; /* one scale for a row or for all: other strategies */
+}
+
 /* Scales and zeros, once in, out and the codes are known. */
 static Status read_grid(Joining *joining, const char *name, Compressed *c) {
     const StoredTensor *scales = joining_find(joining, name, "weight_scale");
@@ -131,7 +144,7 @@ static Status read_grid(Joining *joining, const char *name, Compressed *c) {
     c->n_groups = one ? 1 : known && scales->n_dims == 2 && scales->shape[0] == c->out ? scales->shape[1] : 0;
     if (!known || c->n_groups < 1 || c->n_groups > c->in) return joining_wrong(joining, name, "its weight_scale is missing or of another shape");
     c->scales = scales;
-    c->group = (c->in + c->n_groups - 1) / c->n_groups;
+    TRY(joining_group(joining, name, c->in, c->n_groups, group_size(joining, c->in, c->n_groups), &c->group));
     c->zeros = joining_find(joining, name, "weight_zero_point");
     if (!c->zeros) return ST_OK;
     int per_word = c->bits ? 32 / c->bits : 1;
@@ -158,8 +171,8 @@ static Status join_packed(Joining *joining, const char *name) {
     int64_t sizes[2];
     TRY(joining_need(joining, name, "weight_shape", "I64", 1, (const int64_t[]){2}, &shape));
     memcpy(sizes, shape->data, sizeof sizes);
-    bool fits = strcmp(packed->dtype_text, "I32") == 0 && packed->n_dims == 2 && packed->shape[0] == sizes[0] && sizes[0] > 0 && sizes[1] > 0 &&
-                sizes[1] <= packed->shape[1] * 16;
+    bool fits = strcmp(packed->dtype_text, "I32") == 0 && packed->n_dims == 2 && packed->count > 0 && packed->shape[0] == sizes[0] && sizes[0] > 0 &&
+                sizes[1] > 0 && sizes[1] <= packed->shape[1] * 16;
     int bits = fits ? packed_bits(joining, sizes[1], packed->shape[1]) : 0;
     if (!bits) return joining_wrong(joining, name, "weight_packed, weight_shape and 'num_bits' in quantization_config do not fit together");
     Compressed *c = joining_alloc(joining, sizeof *c);
@@ -172,7 +185,7 @@ static Status join_bytes(Joining *joining, const char *name) {
     const StoredTensor *codes = joining_find(joining, name, "weight");
     if (!codes) return ST_OK; /* weight_scale of a packed weight */
     bool floats = strcmp(codes->dtype_text, "F8_E4M3") == 0;
-    if ((!floats && strcmp(codes->dtype_text, "I8") != 0) || codes->n_dims != 2)
+    if ((!floats && strcmp(codes->dtype_text, "I8") != 0) || codes->n_dims != 2 || codes->count == 0)
         return joining_wrong(joining, name, "it is no matrix of I8 or F8_E4M3");
     Compressed *c = joining_alloc(joining, sizeof *c);
     if (!c) return ST_RESOURCE;

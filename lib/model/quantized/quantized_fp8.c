@@ -33,8 +33,9 @@ static Status join_fp8(Joining *joining, const char *name) {
     const StoredTensor *codes = joining_find(joining, name, "weight");
     const json_t *block = json_object_get(joining->settings, "weight_block_size");
     int64_t sizes[2] = {json_integer_value(json_array_get(block, 0)), json_integer_value(json_array_get(block, 1))};
-    if (!codes || strcmp(codes->dtype_text, "F8_E4M3") != 0 || codes->n_dims != 2) return joining_wrong(joining, name, "it is no matrix of F8_E4M3");
-    if (json_array_size(block) != 2 || sizes[0] < 1 || sizes[1] < 1)
+    if (!codes || strcmp(codes->dtype_text, "F8_E4M3") != 0 || codes->n_dims != 2 || codes->count == 0)
+        return joining_wrong(joining, name, "it is no matrix of F8_E4M3");
+    if (json_array_size(block) != 2 || sizes[0] < 1 || sizes[1] < 1 || sizes[0] > INT32_MAX || sizes[1] > INT32_MAX)
         return joining_wrong(joining, name, "quantization_config has no 'weight_block_size' of two sizes");
     Fp8 *f = joining_alloc(joining, sizeof *f);
     if (!f) return ST_RESOURCE;

@@ -11,7 +11,7 @@ static Status join_blocks(Joining *joining, const char *name, const char *type) 
     const StoredTensor *blocks = weight_file_find(joining->file, name);
     if (!format) return joining_wrong(joining, name, "its format in 'types' is not known");
     if (!blocks) return status_fail(ST_INPUT, "tensor '%s' is missing in '%s'", name, joining->dir);
-    if (strcmp(blocks->dtype_text, "U8") != 0 || blocks->n_dims != 2 || blocks->shape[1] % format->bytes != 0 || blocks->shape[1] == 0)
+    if (strcmp(blocks->dtype_text, "U8") != 0 || blocks->n_dims != 2 || blocks->count == 0 || blocks->shape[1] % format->bytes != 0)
         return joining_wrong(joining, name, "it has no rows of whole blocks");
     const int64_t per_row = blocks->shape[1] / format->bytes, shape[2] = {blocks->shape[0], per_row * format->block};
     joining->taken[blocks - joining->file->tensors] = true;

@@ -91,7 +91,7 @@ static Status join_gptq(Joining *joining, const char *name) {
     int64_t bits = json_integer_value(json_object_get(joining->settings, "bits"));
     if (bits != 2 && bits != 3 && bits != 4 && bits != 8)
         return joining_wrong(joining, name, "'bits' in quantization_config is none of 2, 3, 4 and 8");
-    if (strcmp(weights->dtype_text, "I32") != 0 || weights->n_dims != 2 || weights->shape[0] * 32 % bits != 0 || weights->count == 0)
+    if (strcmp(weights->dtype_text, "I32") != 0 || weights->n_dims != 2 || weights->count == 0 || weights->shape[0] * 32 % bits != 0)
         return joining_wrong(joining, name, "qweight is no matrix of packed codes");
     Gptq *g = joining_alloc(joining, sizeof *g);
     if (!g) return ST_RESOURCE;
@@ -103,8 +103,9 @@ static Status join_gptq(Joining *joining, const char *name) {
     TRY(joining_need(joining, name, "qzeros", "I32", 2, (const int64_t[]){n_groups, g->out * bits / 32}, &zeros));
     g->zeros = zeros->data;
     g->n_groups = n_groups;
-    g->group = (g->in + n_groups - 1) / n_groups;
     TRY(read_groups(joining, name, joining_find(joining, name, "g_idx"), n_groups, g));
+    if (!g->groups)
+        TRY(joining_group(joining, name, g->in, n_groups, json_integer_value(json_object_get(joining->settings, "group_size")), &g->group));
     const char *format = json_string_value(json_object_get(joining->settings, "checkpoint_format"));
     g->zero_offset = !format || strcmp(format, "gptq") == 0 ? 1 : 0;
     if (format && g->zero_offset == 0 && strcmp(format, "gptq_v2") != 0)

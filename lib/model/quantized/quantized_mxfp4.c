@@ -9,21 +9,82 @@
 enum { MX_BLOCK = 32, MX_BYTES = 16 };
 typedef struct Mxfp4 {
     const uint8_t *blocks, *scales;
-    int64_t out, in;
+    int64_t experts, out, in;
 } Mxfp4;
 
-/* A row is an expert's input. */
-static void mxfp4_rows(const void *parts, int64_t first, int64_t rows, float *values) {
-    const Mxfp4 *m = parts;
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t expert = (first + r) / m->in, i = (first + r) % m->in;
-        for (int64_t o = 0; o < m->out; o++) {
-            int64_t block = (expert * m->out + o) * (m->in / MX_BLOCK) + i / MX_BLOCK;
-            uint8_t byte = m->blocks[block * MX_BYTES + i % MX_BLOCK / 2];
-            values[r * m->out + o] = e2m1_values[i % 2 ? byte >> 4 : byte & 15] * e8m0_to_float(m->scales[block]);
-        }
+/* Elements first.. of the flattened weight. */
+static void mxfp4_values(const Mxfp4 *m, int64_t first, int64_t n, float *values) {
+    for (int64_t at = 0; at < n; at++) {
+        int64_t row = (first + at) / m->out, o = (first + at) % m->out, i = row % m->in;
+        int64_t block = (row / m->in * m->out + o) * (m->in / MX_BLOCK) + i / MX_BLOCK;
+        uint8_t byte = m->blocks[block * MX_BYTES + i % MX_BLOCK / 2];
+        values[at] = e2m1_values[i % 2 ? byte >> 4 : byte & 15] * e8m0_to_float(m->scales[block]);
     }
 }
+
+static void mxfp4_rows(const void *parts, int64_t first, int64_t rows, float *values) {
+    const Mxfp4 *m = parts;
+    mxfp4_values(m, first * m->out, rows * m->out, values);
+}
+
+/* ---- codes in place ---- */
+
+typedef float Pair[2]; /* the values of a byte */
+typedef struct MxStack {
+    Packing packing;
+    const Mxfp4 *parts;
+    Pair pairs[256];
+} MxStack;
+/* An expert's weight, (out, in): its codes in their order. */
+typedef struct MxMatrix {
+    Packing packing;
+    const uint8_t *blocks, *scales;
+    const Pair *pairs;
+} MxMatrix;
+
+static void read_stack(const Packing *packing, int64_t first, int64_t n, float *values) {
+    mxfp4_values(((const MxStack *)packing)->parts, first, n, values);
+}
+
+static void read_matrix(const Packing *packing, int64_t first, int64_t n, float *values) {
+    const MxMatrix *m = (const MxMatrix *)packing;
+    for (int64_t at = 0; at < n;) {
+        const int64_t i = first + at, end = MIN(n, at + MX_BLOCK - i % MX_BLOCK);
+        const uint8_t *byte = m->blocks + i / 2;
+        const float scale = e8m0_to_float(m->scales[i / MX_BLOCK]);
+        if (i % 2) values[at++] = m->pairs[*byte++][1] * scale;
+        for (; at + 2 <= end; at += 2, byte++) {
+            values[at] = m->pairs[*byte][0] * scale;
+            values[at + 1] = m->pairs[*byte][1] * scale;
+        }
+        if (at < end) values[at++] = m->pairs[*byte][0] * scale;
+    }
+}
+
+static Status pack_mxfp4(const void *parts, Arena *arena, Packing **packing) {
+    const Mxfp4 *m = parts;
+    const int64_t blocks = m->out * (m->in / MX_BLOCK); /* of an expert */
+    const size_t bytes = (size_t)blocks * (MX_BYTES + 1);
+    MxStack *stack = arena_alloc(arena, sizeof *stack);
+    MxMatrix *matrices = arena_alloc(arena, (size_t)m->experts * sizeof *matrices);
+    const Packing **list = arena_alloc(arena, (size_t)m->experts * sizeof *list);
+    if (!stack || !matrices || !list) return ST_RESOURCE;
+    for (int i = 0; i < 256; i++)
+        for (int k = 0; k < 2; k++) stack->pairs[i][k] = e2m1_values[i >> (4 * k) & 15];
+    for (int64_t e = 0; e < m->experts; e++) {
+        matrices[e] = (MxMatrix){{.name = "mxfp4", .bytes = bytes, .read = read_matrix},
+                                 m->blocks + e * blocks * MX_BYTES,
+                                 m->scales + e * blocks,
+                                 (const Pair *)stack->pairs};
+        list[e] = &matrices[e].packing;
+    }
+    stack->parts = m;
+    stack->packing = (Packing){.name = "mxfp4", .bytes = bytes * (size_t)m->experts, .read = read_stack, .matrices = list};
+    *packing = &stack->packing;
+    return ST_OK;
+}
+
+/* ---- finding the tensors ---- */
 
 static Status join_mxfp4(Joining *joining, const char *name) {
     Str full = {0};
@@ -34,14 +95,16 @@ static Status join_mxfp4(Joining *joining, const char *name) {
     const StoredTensor *scales = weight_file_find(joining->file, str_text(&full));
     str_release(&full);
     bool fits = scales && strcmp(blocks->dtype_text, "U8") == 0 && strcmp(scales->dtype_text, "U8") == 0 && blocks->n_dims == 4 &&
-                scales->n_dims == 3 && blocks->shape[3] == MX_BYTES;
+                scales->n_dims == 3 && blocks->shape[3] == MX_BYTES && blocks->count > 0;
     for (int i = 0; i < 3 && fits; i++) fits = blocks->shape[i] == scales->shape[i];
     if (!fits) return joining_wrong(joining, name, "its blocks and scales do not fit together");
     joining->taken[blocks - joining->file->tensors] = joining->taken[scales - joining->file->tensors] = true;
     Mxfp4 *m = joining_alloc(joining, sizeof *m);
     if (!m) return ST_RESOURCE;
-    *m = (Mxfp4){blocks->data, scales->data, blocks->shape[1], blocks->shape[2] * MX_BLOCK};
-    return joining_add(joining, name, 3, (const int64_t[]){blocks->shape[0], m->in, m->out}, "MXFP4", blocks, scales->bytes, mxfp4_rows, NULL, m);
+    *m = (Mxfp4){blocks->data, scales->data, blocks->shape[0], blocks->shape[1], blocks->shape[2] * MX_BLOCK};
+    TRY(joining_add(joining, name, 3, (const int64_t[]){m->experts, m->in, m->out}, "MXFP4", blocks, scales->bytes, mxfp4_rows, pack_mxfp4, m));
+    joining->joined[joining->n_joined - 1].packs_in_place = true;
+    return ST_OK;
 }
 
 Status quantized_mxfp4(Joining *joining) { return joining_each(joining, "_blocks", join_mxfp4); }

@@ -29,6 +29,8 @@ struct Packing {
     const AffineCodes *affine;
     const Int8Rows *int8_rows;
     bool ordinary; /* of affine codes and int8 rows: scales are finite, and 0 or above 1e-12, so that kernels may divide them without a loss */
+    /* Of a stack of matrices (n, in, out): each of them transposed, (out, in), which is the order of its codes. NULL: not a stack. */
+    const Packing *const *matrices;
 };
 
 /* Dequantises elements first..first+n-1 of a flattened tensor of a quantised dtype, from any element on. elements: as in the tensor. rounds: the

@@ -354,6 +354,7 @@ static double learned(const char *recipe_path, const char *name, int seed, const
 /* All of five seeds with TEST_LONG=1 (make test-long); else one of three by less than half of the steps: a single one may be unlucky with a
  * compiler's rounding, as seed 1 was with clang on AVX-512. */
 TEST(cartpole_is_learned) {
+    skip_learning_under_sanitizers();
     double best = 0;
     for (int seed = 1; seed <= (long_tests() ? 5 : 3) && (long_tests() || best < 195); seed++) {
         double reward = learned("recipes/rl_cartpole_ppo.yaml", "ppo", seed, long_tests() ? NULL : "rl.total_steps=40000");
@@ -365,6 +366,7 @@ TEST(cartpole_is_learned) {
 
 /* All of five seeds with TEST_LONG=1, else seed 1 by a share of the steps, with a limit well above what policies have that learned nothing. */
 TEST(recipes_learn_what_they_say) {
+    skip_learning_under_sanitizers();
     static const struct {
         const char *recipe;
         double reward;

@@ -83,6 +83,7 @@ static double last_metric(const char *run_name, const char *key) {
 TEST(every_algorithm_resumes_to_the_same_bytes) {
     int threads = omp_get_max_threads();
     for (size_t i = 0; text_algorithm_at(i); i++) {
+        if (ALL_OR_FEW(false, i % 3 > 0)) continue;
         char algorithm[64], names[3][64];
         snprintf(algorithm, sizeof algorithm, "rl.algorithm=%s", text_algorithm_at(i)->name);
         const char *more[] = {algorithm, "rl.num_iterations=2", "rl.num_minibatches=2", "rl.beta=0.05", "rl.ent_coef=0.01", "generate.temperature=2"};

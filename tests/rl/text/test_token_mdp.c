@@ -72,7 +72,7 @@ static const PromptRow prompt = {.ids = {(int32_t *)(uintptr_t)prompt_ids, 1, 1}
 
 static void add_row(Experience *e, const int32_t *ids) {
     check_ok(experience_open_group(e, &prompt));
-    check_ok(experience_add(e, &(Sequence){.ids = ids, .n = STEPS, .ended = true}));
+    check_ok(experience_add(e, &(NewSequence){.ids = ids, .n = STEPS, .ended = true}));
 }
 
 /* All 27 completions. */

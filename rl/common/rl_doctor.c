@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rules on the metrics of reinforcement learning, and their evaluation. */
 #include "lib/base/tally.h"
-#include "rl/loop/rl_doctor.h"
+#include "rl/common/rl_doctor.h"
 
 #include <math.h>
 #include <stdio.h>

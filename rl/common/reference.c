@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Switches a model to its reference weights and back. */
-#include "rl/loop/reference.h"
+#include "rl/common/reference.h"
 #include "lib/train/trained_model.h"
 #include "lib/model/adapter.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tokenizer, chat template and date of a run on text. */
-#include "rl/loop/run_chat.h"
+#include "rl/common/run_chat.h"
 
 Status run_chat_open(const Recipe **recipe, bool resume, Recipe *dated, Tokenizer **tokenizer, Chat **chat) {
     const Recipe *r = *recipe;

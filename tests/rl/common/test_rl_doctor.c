@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The doctor of reinforcement learning: each rule speaks where it should and is silent where runs are well. */
-#include "rl/loop/rl_doctor.h"
+#include "rl/common/rl_doctor.h"
 #include "tests/support/check.h"
 
 #include <math.h>
