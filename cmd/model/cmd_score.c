@@ -9,7 +9,7 @@
 #include "lib/model/safetensors.h"
 
 typedef struct Score {
-    const char *adapter, *compute, *output, *logits, *as;
+    const char *adapter, *compute, *activations, *output, *logits, *as;
     ChatChoice chat;
     SafetensorsWriter *writer;
 } Score;
@@ -90,13 +90,15 @@ static Status cmd_score_rows(const Command *command, Score *job, const OpenedMod
 static Status cmd_score_run(const Command *command, void *context) {
     Score *job = context;
     OpenedModel opened;
-    TokenRows rows;
+    TokenRows rows = {0};
     TRY(command_needs(command, 2, 2));
     const char *inputs[] = {command->arguments[0], command->arguments[1], job->adapter};
     TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
     TRY(check_output(job->logits, inputs, COUNT_OF(inputs)));
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
-    Status status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, false, &rows);
+    Status status = activations_choose(job->activations, opened.model);
+    if (status == ST_OK)
+        status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, false, &rows);
     if (status == ST_OK) status = cmd_score_rows(command, job, &opened, &rows);
     token_rows_release(&rows);
     close_model(&opened);
@@ -116,6 +118,7 @@ Status cmd_score(int argc, char **argv) {
         {"-o", OPTION_TEXT, &job.output, "FILE", "write rows to FILE instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of matrix products"},
+        ACTIVATIONS_OPTION(job.activations),
         CHAT_OPTIONS(job.chat),
         AS_OPTION(job),
         {"--logits", OPTION_TEXT, &job.logits, "FILE", "also write logits.N (tokens, vocabulary) F32 as safetensors"},
