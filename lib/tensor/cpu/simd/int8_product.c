@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of activations in codes of 8 bits with codes of quantised weights: sums of 32 products are integers.
  *
- * Of each 32 elements of a row, d = the largest magnitude / 127 and codes = x / d, rounded to nearest, so that each element is off by at most d / 2. A
- * sum over a row is one chain, in f32, of multiply-adds of the integer sums with the scale of the weight times d, in order of the blocks; a minimum of
- * the weight's block is added times d times the sum of the codes. So every set of instructions and number of threads gives the same bits. */
+ * Of each 32 elements of a row, d = the largest magnitude / 127 and codes = x / d, rounded to nearest, so that each element is off by at most d / 2.
+ * A sum over a row is one chain, in f32, of multiply-adds of the integer sums with the scale of the weight times d, in order of the blocks; a minimum
+ * of the weight's block is added times d times the sum of the codes. So every instruction set and number of threads gives the same bits. */
 #include "lib/tensor/cpu/simd/code_lanes.h"
 #include "lib/tensor/cpu/simd/vector_product.h"
 
