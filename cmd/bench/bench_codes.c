@@ -103,8 +103,8 @@ static Tensor *weight_new(Arena *arena, const Device *device, const char *name, 
             else
                 memcpy(some + (size_t)i * sizeof(uint16_t), &(uint16_t){float_to_bf16(values[i])}, sizeof(uint16_t));
         if (format) format->write(values, (int64_t)DISTINCT * IN, NULL, some);
-        for (int64_t i = 0; i < OUT; i += DISTINCT)
-            if (tensor_upload(weight, i * IN, (int64_t)DISTINCT * IN, some) != ST_OK) return NULL;
+        for (int64_t i = 0; i < OUT / DISTINCT; i++)
+            if (tensor_upload(weight, i * DISTINCT * IN, (int64_t)DISTINCT * IN, some) != ST_OK) return NULL;
         *bytes = tensor_bytes(weight);
     }
     weight->storage->constant = true;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Clients of other makers against the server: openai, langchain-openai, litellm, lm-eval, as far as $CLIENTS_PYTHON (python3) has them. With TEST_LONG=1
-# pip installs them into a temporary folder, openai in its lowest and its newest version.
+# Clients of other makers against the server: openai, anthropic, langchain-openai, litellm, lm-eval, open-webui, as far as $CLIENTS_PYTHON (python3) has them. With
+# TEST_LONG=1 pip installs all but open-webui, which brings torch, into a temporary folder; openai in its lowest and its newest version.
 #   [TEST_LONG=1] tests/cli/serve_clients.sh TUNE
 set -u
 tune=$1
@@ -10,12 +10,12 @@ command -v "$python" >/dev/null || { echo "skipped: no $python"; echo "[  PASSED
 folder=$(mktemp -d) || exit 1
 export TEST_SERVER_KEY=sk-key-of-the-test
 export OPENAI_API_KEY=$TEST_SERVER_KEY LITELLM_LOCAL_MODEL_COST_MAP=True
-"$tune" serve recipes/demo/model --chat-template tests/serve/tools.jinja --port 0 --max-context 1024 --quiet --api-key-env TEST_SERVER_KEY >"$folder/url" 2>"$folder/err" &
+"$tune" serve recipes/demo/model --chat-template tests/serve/tools.jinja --port 0 --max-context 4096 --quiet --api-key-env TEST_SERVER_KEY >"$folder/url" 2>"$folder/err" &
 server=$!
 trap 'kill -TERM $server 2>/dev/null; rm -rf "$folder"' EXIT
 while [ ! -s "$folder/url" ] && kill -0 $server 2>/dev/null; do sleep 0.05; done
 code=0
-check() { timeout 120 "$python" tests/serve/clients.py "$(cat "$folder/url")" "$TEST_SERVER_KEY" "$tune" "$@" || code=1; }
+check() { timeout 300 "$python" tests/serve/clients.py "$(cat "$folder/url")" "$TEST_SERVER_KEY" "$tune" "$@" || code=1; }
 # The clients of the words after the first three, which pip gets by the third.
 install() {
     target=$folder/$1 packages=$3
@@ -34,11 +34,12 @@ install() {
 }
 if [ -n "${TEST_LONG:-}" ] && [ -z "${CLIENTS_PYTHON:-}" ]; then
     install lowest openai 'openai==1.0.0 httpx<0.28' openai
-    install newest 'openai|langchain-openai' 'openai langchain-openai' openai langchain-openai
+    install newest 'openai|anthropic|langchain-openai' 'openai anthropic langchain-openai' openai anthropic langchain-openai
     install litellm litellm litellm litellm
     install lm-eval lm_eval 'lm-eval[api]' lm-eval
+    check open-webui
 else
-    check openai langchain-openai litellm lm-eval
+    check openai anthropic langchain-openai litellm lm-eval open-webui
 fi
 cat "$folder/err"
 exit $code

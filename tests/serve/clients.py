@@ -5,7 +5,7 @@
 
 TUNE: the program, for what tune score says. Exit code 1 if a check fails. The model is a tiny one, so only the form of answers and their equality are
 checked, not what they say."""
-import json, subprocess, sys, tempfile
+import importlib.util, json, os, socket, subprocess, sys, tempfile, time, urllib.request
 
 url, key, tune = sys.argv[1:4]
 base = url + "/v1"
@@ -71,6 +71,7 @@ def with_openai():
 
     if hasattr(client.chat.completions, "parse"):
         form_with_openai(client, name)
+        responses_with_openai(client, name, text)
 
 
 def form_with_openai(client, name):
@@ -92,6 +93,49 @@ def form_with_openai(client, name):
     result = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
     second = client.chat.completions.create(messages=question + [message, result], **ask).choices[0].message
     check("openai second turn with a tool's result", second.tool_calls[0].function.name == "look", second)
+
+
+def responses_with_openai(client, name, chat_text):
+    ask = dict(model=name, input="12+34=", max_output_tokens=12, temperature=0.8, extra_body={"seed": 3})
+    whole = client.responses.create(**ask)
+    check("openai responses", whole.output_text == chat_text and whole.usage.total_tokens > 0, (whole, chat_text))
+    events = list(client.responses.create(stream=True, **ask))
+    check("openai responses stream", "".join(e.delta for e in events if e.type == "response.output_text.delta") == chat_text, events)
+    last = events[-1].response
+    check("openai responses ends", last.output_text == chat_text and last.status == whole.status, last)
+    tool = {"type": "function", "name": "look", "strict": True,
+            "parameters": {"type": "object", "properties": {"day": {"enum": [1, 2]}}, "required": ["day"], "additionalProperties": False}}
+    ask = dict(model=name, tools=[tool], tool_choice="required", parallel_tool_calls=False, max_output_tokens=200, extra_body={"seed": 1})
+    call = client.responses.create(input="12+34=", **ask).output[0]
+    check("openai responses call", call.type == "function_call" and json.loads(call.arguments)["day"] in (1, 2), call)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    second = client.responses.create(input=[{"role": "user", "content": "12+34="}, call, result], **ask).output[0]
+    check("openai responses second turn", second.type == "function_call", second)
+
+
+def with_anthropic():
+    import anthropic
+
+    client = anthropic.Anthropic(base_url=url, api_key=key, max_retries=0)
+    ask = dict(model="model", messages=question, max_tokens=12, temperature=0.8, extra_body={"seed": 3})
+    whole = client.messages.create(**ask)
+    with client.messages.stream(**ask) as stream:
+        final = stream.get_final_message()
+    check("anthropic messages", whole.content[0].type == "text" and whole.usage.output_tokens > 0, whole)
+    check("anthropic stream", final.content[0].text == whole.content[0].text and final.stop_reason == whole.stop_reason, (final, whole))
+    check("anthropic count", client.messages.count_tokens(model="model", messages=question).input_tokens == whole.usage.input_tokens)
+    tool = {"name": "look", "input_schema": {"type": "object", "properties": {"day": {"enum": [1, 2]}}, "required": ["day"], "additionalProperties": False}}
+    ask = dict(model="model", tools=[tool], tool_choice={"type": "any", "disable_parallel_tool_use": True}, max_tokens=200, extra_body={"seed": 1})
+    use = client.messages.create(messages=question, **ask)
+    check("anthropic tool use", use.stop_reason == "tool_use" and use.content[0].input["day"] in (1, 2), use)
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.content[0].id, "content": "rain"}]}
+    with client.messages.stream(messages=question + [{"role": "assistant", "content": use.content}, result], **ask) as stream:
+        check("anthropic second turn", stream.get_final_message().content[0].input["day"] in (1, 2))
+    try:
+        client.messages.create(model="none", max_tokens=1, messages=question)
+        check("anthropic NotFoundError", False, "no error")
+    except anthropic.NotFoundError as error:
+        check("anthropic NotFoundError", error.body["error"]["type"] == "not_found_error", error.body)
 
 
 def with_langchain():
@@ -152,7 +196,68 @@ def with_lm_eval():
     check("lm-eval generate_until", isinstance(texts[0], str) and "\n" not in texts[0], texts)
 
 
-known = {"openai": with_openai, "langchain-openai": with_langchain, "litellm": with_litellm, "lm-eval": with_lm_eval}
+def fetch(address, body=None, key=None):
+    headers = {"Content-Type": "application/json"} | ({"Authorization": "Bearer " + key} if key else {})
+    return urllib.request.urlopen(urllib.request.Request(address, body and json.dumps(body).encode(), headers), timeout=60)
+
+
+def metric(name):
+    return float(next(line.split()[1] for line in fetch(url + "/metrics", key=key).read().decode().splitlines() if line.startswith(name + " ")))
+
+
+def text_of_stream(reply):
+    events = [json.loads(line[6:]) for line in reply.read().decode().splitlines() if line.startswith("data: {")]
+    return "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event.get("choices"))
+
+
+def with_open_webui():
+    """Its server, asked as its page asks it."""
+    if not importlib.util.find_spec("open_webui"):
+        raise ImportError(name="open_webui")
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        port = any_port.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder, open(folder + "/log", "w") as log:
+        settings = dict(FROM_INIT_PY="true", DATA_DIR=folder, OPENAI_API_BASE_URL=base, OPENAI_API_KEY=key, WEBUI_AUTH="False", WEBUI_SECRET_KEY="x",
+                        ENABLE_OLLAMA_API="False", OFFLINE_MODE="True", HF_HUB_OFFLINE="1", RAG_EMBEDDING_ENGINE="openai", DO_NOT_TRACK="true")
+        command = [sys.executable, "-m", "uvicorn", "open_webui.main:app", "--host", "127.0.0.1", "--port", str(port)]
+        program = subprocess.Popen(command, env=os.environ | settings, stdout=log, stderr=log, cwd=folder)
+        try:
+            talk_to_open_webui(f"http://127.0.0.1:{port}", program, folder + "/log")
+        finally:
+            program.kill()
+            program.wait()
+
+
+def talk_to_open_webui(webui, program, log):
+    until = time.monotonic() + 180
+    while True:
+        try:
+            fetch(webui + "/health")
+            break
+        except OSError:
+            if program.poll() is not None or time.monotonic() > until:
+                raise RuntimeError("open-webui does not start: " + open(log).read()[-600:])
+            time.sleep(0.5)
+    token = json.load(fetch(webui + "/api/v1/auths/signin", {"email": "", "password": ""}))["token"]
+    check("open-webui models", [m["id"] for m in json.load(fetch(webui + "/api/models", key=token))["data"]] == ["model"])
+    ask = {"model": "model", "stream": True, "messages": question, "max_tokens": 20, "seed": 3, "temperature": 1.5}
+    direct = text_of_stream(fetch(base + "/chat/completions", ask, key))
+    check("open-webui streams the same answer", text_of_stream(fetch(webui + "/api/chat/completions", ask, token)) == direct)
+    title = {"model": "model", "messages": question + [{"role": "assistant", "content": "46"}]}
+    check("open-webui asks for a title", json.load(fetch(webui + "/api/v1/tasks/title/completions", title, token))["choices"])
+    before = metric("tune_cancelled_total")
+    reply = fetch(webui + "/api/chat/completions", ask | {"max_tokens": 3000, "ignore_eos": True}, token)
+    reply.read(64)
+    reply.close()
+    for _ in range(200):
+        if metric("tune_cancelled_total") > before:
+            break
+        time.sleep(0.05)
+    check("open-webui stops an answer", metric("tune_cancelled_total") > before and metric("tune_requests_running") == 0)
+
+
+known = {"openai": with_openai, "langchain-openai": with_langchain, "litellm": with_litellm, "anthropic": with_anthropic, "lm-eval": with_lm_eval, "open-webui": with_open_webui}
 for client in sys.argv[4:]:
     run(client, known[client])
 print(f"[  PASSED  ] {passed} test(s).")

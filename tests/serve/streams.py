@@ -6,19 +6,19 @@
 First N streams begin together, each of TOKENS tokens after a prompt of 128: the rate is that of the interval in which all of them are active, from
 the first token of the last one to the end of the first one that ends, as tune-bench measures decoding. Then, for SECONDS, each of N clients sends one
 request after another: tokens of all answers per second, and the median and the 99th percentile of the time from a request to its first token.
-Prompts differ, so nothing is shared between them. Prints one line of JSON. It works with any server that has OpenAI's /v1/completions, takes ids as a
+All prompts differ, also from run to run, so nothing is shared between them. Prints one line of JSON. It works with any server that has OpenAI's /v1/completions, takes ids as a
 prompt, and knows `ignore_eos`."""
 import json, random, selectors, socket, sys, time
 from urllib.parse import urlsplit
 
-CONTEXT, FIRST_ID, LAST_ID = 128, 5, 400  # ids that any vocabulary has
+CONTEXT, FIRST_ID, LAST_ID = 128, 5, 250  # ids that any vocabulary has
 
 
 class Stream:
     """A connection with one streamed request."""
 
     def __init__(self, address, number, tokens):
-        ids = random.Random(number).choices(range(FIRST_ID, LAST_ID), k=CONTEXT)
+        ids = random.Random(f"{time.time_ns()} {number}").choices(range(FIRST_ID, LAST_ID), k=CONTEXT)
         body = json.dumps({"prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True, "seed": number,
                            "cache_prompt": False, "stream_options": {"include_usage": True}})
         self.bytes, self.first, self.last, self.events, self.tokens = b"", None, None, 0, tokens

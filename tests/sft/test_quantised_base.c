@@ -104,8 +104,9 @@ static void golden_run(const char *name, const char *base, const char *form, con
 /* Every step in double. Values of blocks are exact in float32. Those of bitsandbytes' forms are rounded to it, as there, but not in the reference:
  * 2e-8 of the loss was measured. */
 TEST(curves_in_double_equal_peft) {
-    golden_curve("llama-nf4", "golden/deploy/hfquant/bnb-nf4-double", "none", "", true, 1e-7);
     golden_curve("llama-nf4-dora", "golden/deploy/hfquant/bnb-nf4-double", "none", "", true, 1e-7);
+    if (ALL_OR_FEW(false, true)) return;
+    golden_curve("llama-nf4", "golden/deploy/hfquant/bnb-nf4-double", "none", "", true, 1e-7);
     golden_curve("llama-int8", "golden/models/llama", "int8", "", true, 1e-7);
     if (!long_tests()) return; /* 60 times as many products */
     golden_curve("llama-wide-q8_0", "golden/deploy/gguf/llama-wide/llama-wide.q8_0.gguf", "none", "wide.", true, 1e-9);
