@@ -12,7 +12,7 @@
 #include "rl/offline/ilql_heads.h"
 
 typedef struct Generate {
-    const char *adapter, *compute, *input, *output, *as;
+    const char *adapter, *compute, *activations, *input, *output, *as;
     TextList prompts;
     ChatChoice chat;
     GenerateConfig config;
@@ -296,7 +296,8 @@ static Status cmd_generate_run(const Command *command, void *context) {
     job->config.n_stop_ids = end_of_turn >= 0;
     job->tokenizer = opened.tokenizer;
     job->plain = job->prompts.n == 1 && !job->output && !command->json;
-    Status status = isnan(job->ilql) ? ST_OK : open_heads(command, job, opened.model, &heads);
+    Status status = activations_choose(job->activations, opened.model);
+    if (status == ST_OK && !isnan(job->ilql)) status = open_heads(command, job, opened.model, &heads);
     if (!isnan(job->ilql)) {
         job->config.logit_bias = ilql_logit_bias;
         job->config.logit_bias_context = &advice;
@@ -337,6 +338,7 @@ Status cmd_generate(int argc, char **argv) {
         {"-o", OPTION_TEXT, &job.output, "FILE", "write rows to FILE instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of matrix products"},
+        ACTIVATIONS_OPTION(job.activations),
         CHAT_OPTIONS(job.chat),
         AS_OPTION(job),
         {"-n", OPTION_INT, &job.config.n, "N", "completions per prompt (1)"},

@@ -11,7 +11,7 @@
 #include "lib/model/safetensors.h"
 
 typedef struct Score {
-    const char *adapter, *compute, *output, *logits, *as, *save, *save_dtype;
+    const char *adapter, *compute, *activations, *output, *logits, *as, *save, *save_dtype;
     int64_t top_k;
     ChatChoice chat;
     SafetensorsWriter *writer;
@@ -130,7 +130,8 @@ static Status save_instead(const Command *command, const Score *job) {
 static Status cmd_score_run(const Command *command, void *context) {
     Score *job = context;
     OpenedModel opened;
-    TokenRows rows;
+    TokenRows rows = {0};
+    if (job->save && job->activations) return status_fail(ST_USAGE, "--activations does nothing with --save");
     if (job->save) return save_instead(command, job);
     if (job->top_k > 0 || job->save_dtype) return status_fail(ST_USAGE, "--top-k and --save-dtype do nothing without --save");
     TRY(command_needs(command, 2, 2));
@@ -139,7 +140,9 @@ static Status cmd_score_run(const Command *command, void *context) {
     TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
     TRY(check_output(job->logits, inputs, COUNT_OF(inputs)));
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
-    Status status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, false, &rows);
+    Status status = activations_choose(job->activations, opened.model);
+    if (status == ST_OK)
+        status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, false, &rows);
     if (status == ST_OK) status = cmd_score_rows(command, job, &opened, &rows);
     token_rows_release(&rows);
     close_model(&opened);
@@ -162,6 +165,7 @@ Status cmd_score(int argc, char **argv) {
         {"-o", OPTION_TEXT, &job.output, "FILE", "write rows to FILE instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of matrix products"},
+        ACTIVATIONS_OPTION(job.activations),
         CHAT_OPTIONS(job.chat),
         AS_OPTION(job),
         {"--logits", OPTION_TEXT, &job.logits, "FILE", "also write logits.N (tokens, vocabulary) F32 as safetensors"},

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels that read codes of quantised weights: the same bits as with a copy of the values, under each library and instruction set. */
+#include "lib/tensor/activations.h"
 #include "lib/tensor/quant/packing.h"
 #include "lib/tensor/tensor.h"
 #include "tests/support/backends.h"
@@ -8,6 +9,7 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <xxhash.h>
 
 static Arena *arena;
 
@@ -90,6 +92,12 @@ static Packing *affine(int bits, bool is_signed, int64_t out, int64_t in) {
     return packing_of_affine(arena, &codes);
 }
 
+static Packing *int8_rows(int64_t out, int64_t in) {
+    float *absmax = random_floats(out, 4);
+    for (int64_t r = 0; r < out; r++) absmax[r] = fabsf(absmax[r]);
+    return packing_of_int8_rows(arena, (const int8_t *)random_bytes(out * in, 8), absmax, out, in);
+}
+
 static Packing *fp8(int64_t out, int64_t in) {
     enum { DOWN = 16, ACROSS = 24 };
     uint8_t *codes = random_bytes(out * in, 9);
@@ -106,7 +114,7 @@ static Tensor *of_packing(size_t which, int64_t out, int64_t in) {
         four = four_bits(which == 1, out * in);
         packing = packing_of_four_bits(arena, &four, out * in);
         break;
-    case 2: packing = packing_of_int8_rows(arena, (const int8_t *)random_bytes(out * in, 8), random_floats(out, 4), out, in); break;
+    case 2: packing = int8_rows(out, in); break;
     case 3: packing = affine(4, false, out, in); break;
     case 4: packing = affine(3, false, out, in); break;
     case 5: packing = affine(8, true, out, in); break;
@@ -288,6 +296,95 @@ TEST(parts_of_a_whole_are_codes) { for_each_weight(9, 40, check_whole); }
 
 TEST(codes_are_read_from_anywhere) { for_each_weight(5, 300, check_parts); }
 
+/* ---- activations in codes of 8 bits ---- */
+
+/* Plain loops: each row of x as codes times scales, and the largest error of a product with that. */
+static void round_row(const float *x, int64_t n, double *rounded, double *off) {
+    enum { UNIT = 32 };
+    for (int64_t at = 0; at < n; at += UNIT) {
+        float most = 0;
+        for (int64_t i = at; i < at + UNIT; i++) most = fmaxf(most, fabsf(x[i]));
+        for (int64_t i = at; i < at + UNIT; i++) {
+            rounded[i] = most > 0 ? (double)rintf(x[i] * (127 / most)) * (double)(most / 127) : 0;
+            off[i] = (double)most / 254 * (1 + 1e-5); /* x / d has two roundings */
+        }
+    }
+}
+
+static bool codes_are_integers(const Tensor *weight) {
+    const Packing *packing = weight->elements;
+    if (weight->dtype == DT_PACKED)
+        return packing->int8_rows || (packing->affine && !packing->affine->groups && packing->affine->bits != 3 && packing->affine->group % 32 == 0);
+    return weight->dtype != DT_Q2_K && weight->dtype != DT_Q3_K && weight->dtype != DT_MXFP4;
+}
+
+/* Of the results of each format with the first instruction set. */
+static XXH64_hash_t hashes[64];
+static size_t n_hashed;
+static bool first_isa;
+
+/* Near the products of rounded activations, within the bound of activations.h from exact ones, with the same bits for each number of threads and
+ * rows and each instruction set. */
+static void check_rounded(Tensor *weight, Tensor *copy, DType compute) {
+    enum { ROWS = 35, WIDTH = 256 };
+    int64_t out = weight->shape[0], in = weight->shape[1];
+    if (compute != DT_F32 || !codes_are_integers(weight)) return;
+    Tensor *x = random_tensor(DT_F32, ROWS, in, 80), *residual = random_tensor(DT_F32, ROWS, out, 81), *y[3];
+    for (int i = 0; i < 3; i++) {
+        cpu_round_activations(i < 2);
+        omp_set_num_threads(i + 1);
+        y[i] = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){ROWS, out});
+        device_cpu()->matmul(&(Matmul){.a = x, .b = weight, .c = y[i], .transpose_b = true, .alpha = 1, .beta = 1, .addend = residual});
+    }
+    check_same("product on two threads", weight, y[0], y[1]);
+    int changed = 0;
+    for (int64_t r = 0; r < ROWS; r++) {
+        double rounded[WIDTH], off[WIDTH];
+        round_row((const float *)x->elements + r * in, in, rounded, off);
+        for (int64_t c = 0; c < out; c++) {
+            double sum = tensor_get(residual, r * out + c), size = fabs(sum), bound = 0, got = tensor_get(y[0], r * out + c);
+            for (int64_t k = 0; k < in; k++) {
+                double w = tensor_get(copy, c * in + k);
+                sum += w * rounded[k];
+                size += fabs(w * rounded[k]);
+                bound += fabs(w) * off[k];
+            }
+            check_close(got, sum, 1e-6 * size);
+            check_close(got, tensor_get(y[2], r * out + c), bound + 1e-6 * size);
+            changed += got != tensor_get(y[2], r * out + c);
+        }
+    }
+    assert_true(changed > ROWS * (int)out / 2);
+    Tensor *one = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){1, out});
+    cpu_round_activations(true);
+    Tensor first = *x, first_residual = *residual;
+    first.shape[0] = first_residual.shape[0] = 1;
+    device_cpu()->matmul(&(Matmul){.a = &first, .b = weight, .c = one, .transpose_b = true, .alpha = 1, .beta = 1, .addend = &first_residual});
+    check_same("product of one row", weight, y[0], one);
+    cpu_round_activations(false);
+    XXH64_hash_t hash = XXH3_64bits(y[0]->elements, tensor_bytes(y[0]));
+    assert_true(n_hashed < COUNT_OF(hashes));
+    if (first_isa)
+        hashes[n_hashed] = hash;
+    else if (hashes[n_hashed] != hash)
+        fail_msg("the bits of format %zu differ with %s", n_hashed, cpu_info()->isa);
+    n_hashed++;
+}
+
+TEST(rounded_activations_are_within_their_bound) {
+    int threads = omp_get_max_threads();
+    first_isa = true;
+    for (size_t i = 0; i < COUNT_OF(isas); i++) {
+        if (cpu_configure(NULL, isas[i]) != ST_OK) continue;
+        n_hashed = 0;
+        for_each_weight(70, 192, check_rounded);
+        assert_true(n_hashed >= 14);
+        first_isa = false;
+    }
+    omp_set_num_threads(threads);
+    check_ok(cpu_configure(NULL, NULL));
+}
+
 /* ---- faults ---- */
 
 TEST(infinite_scales_are_found) {
@@ -311,9 +408,13 @@ TEST(other_kernels_refuse_codes) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_give_the_bits_of_values), cmocka_unit_test(products_equal_the_references),
-        cmocka_unit_test(codes_are_read_from_anywhere),  cmocka_unit_test(infinite_scales_are_found),
-        cmocka_unit_test(parts_of_a_whole_are_codes),    cmocka_unit_test(other_kernels_refuse_codes),
+        cmocka_unit_test(codes_give_the_bits_of_values),
+        cmocka_unit_test(products_equal_the_references),
+        cmocka_unit_test(codes_are_read_from_anywhere),
+        cmocka_unit_test(infinite_scales_are_found),
+        cmocka_unit_test(parts_of_a_whole_are_codes),
+        cmocka_unit_test(other_kernels_refuse_codes),
+        cmocka_unit_test(rounded_activations_are_within_their_bound),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

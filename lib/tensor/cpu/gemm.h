@@ -35,6 +35,7 @@ typedef struct Operand {
     bool transposed; /* the factor is the transpose of what is in memory */
     bool rounds;     /* of a quantised dtype: values are rounded to bf16 */
     int64_t first;   /* of a quantised dtype, whose elements have no addresses: the element where the factor begins */
+    bool int8;       /* of a quantised dtype: rows of the other factor become codes of 8 bits (simd/int8_product.c) */
 } Operand;
 static inline Operand operand_of(const void *data, DType dtype, int64_t ld, bool transposed) {
     return (Operand){.data = data, .dtype = dtype, .ld = ld, .transposed = transposed};
@@ -70,6 +71,8 @@ typedef struct CpuRows {
     void (*finish)(const float *tile, int64_t tile_ld, float alpha, float beta, void *c, DType dtype, int64_t ld, int64_t rows, int64_t cols);
     /* Computes n elements from element `at` of line `line` of a factor of a quantised dtype. */
     void (*codes)(const Operand *from, int64_t line, int64_t at, int64_t n, float *values);
+    /* Whether products with codes of 8 bits support this factor, the transpose of a weight (n, k). */
+    bool (*int8_fits)(const Operand *b, int64_t n, int64_t k);
     /* Applies soft-cap and temperature to n plain products, in place. */
     void (*logits)(const LogprobArgs *args, float *z, int64_t n);
     /* Sums n logits, which are replaced by exp(z - row->largest). weighted and total only if `all`; the other sums have the same bits either way. */
@@ -169,6 +172,8 @@ typedef struct CpuProducts {
 } CpuProducts;
 /* In f32 (simd/vector_product.c); operands of other dtypes are widened. */
 extern const CpuProducts cpu_products_base, cpu_products_avx2, cpu_products_avx512, cpu_products_avx512_bf16;
+/* With rows of A in codes of 8 bits, if Operand.int8 of B is set (simd/int8_product.c). */
+extern const CpuProducts cpu_int8_products_base, cpu_int8_products_avx2, cpu_int8_products_avx512, cpu_int8_products_avx512_bf16;
 /* In bf16 on a processor that multiplies bf16 (tile/product.c). */
 extern const CpuProducts cpu_tile_products_avx512_bf16, cpu_tile_products_amx;
 

@@ -57,9 +57,12 @@ Packing *packing_of_four_bits(Arena *arena, const FourBit *codes, int64_t count)
 }
 
 /* See Packing.ordinary. */
-static bool scales_are_ordinary(const float *scales, int64_t n) {
+static bool scales_are_ordinary(const float *scales, int64_t n, bool negative) {
     bool all = true;
-    for (int64_t i = 0; i < n; i++) all &= scales[i] == 0 || (fabsf(scales[i]) > 1e-12f && fabsf(scales[i]) < 1e30f);
+    for (int64_t i = 0; i < n; i++) {
+        float size = negative ? fabsf(scales[i]) : scales[i];
+        all &= size == 0 || (size > 1e-12f && size < 1e30f);
+    }
     return all;
 }
 
@@ -84,7 +87,7 @@ Packing *packing_of_int8_rows(Arena *arena, const int8_t *codes, const float *ab
                            .bytes = (size_t)(rows * width) + (size_t)rows * sizeof(float),
                            .read = read_int8_rows,
                            .int8_rows = &made->rows,
-                           .ordinary = scales_are_ordinary(absmax, rows)},
+                           .ordinary = scales_are_ordinary(absmax, rows, false)},
                           {codes, absmax, width}};
     return &made->packing;
 }
@@ -140,7 +143,7 @@ Packing *packing_of_affine(Arena *arena, const AffineCodes *codes) {
                              .bytes = bytes,
                              .read = read_affine,
                              .affine = &made->codes,
-                             .ordinary = scales_are_ordinary(codes->scales, codes->rows * codes->n_groups)},
+                             .ordinary = scales_are_ordinary(codes->scales, codes->rows * codes->n_groups, true)},
                             *codes};
     return &made->packing;
 }

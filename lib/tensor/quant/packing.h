@@ -28,7 +28,7 @@ struct Packing {
     const FourBit *four_bits;
     const AffineCodes *affine;
     const Int8Rows *int8_rows;
-    bool ordinary; /* of affine codes and int8 rows: scales are finite, and 0 or above 1e-12, so that kernels may divide them without a loss */
+    bool ordinary; /* of affine codes and int8 rows: scales are 0 or from 1e-12 to 1e30, those of int8 rows not negative: kernels may divide them */
     /* Of a stack of matrices (n, in, out): each of them transposed, (out, in), which is the order of its codes. NULL: not a stack. */
     const Packing *const *matrices;
 };

@@ -3,6 +3,7 @@
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
+#include "lib/tensor/activations.h"
 #include "lib/tensor/cpu/gemm.h"
 #include "lib/tensor/openblas.h"
 
@@ -19,6 +20,11 @@ static bool wide_tiles;                       /* AMX: a tile of 64 rows takes no
 static const CpuProducts *own_f32, *own_bf16; /* NULL: use the library */
 static const CpuRows *rows_of_isa = &cpu_rows_base;
 static size_t packed_total; /* bytes */
+
+static const CpuProducts *own_int8 = &cpu_int8_products_base;
+static bool rounds_activations;
+
+void cpu_round_activations(bool on) { rounds_activations = on; }
 
 const CpuRows *cpu_rows(void) { return rows_of_isa; }
 
@@ -45,21 +51,22 @@ static const struct {
     const char *isa, *vectors;
     const CpuProducts *f32, *bf16;
     const CpuRows *rows;
+    const CpuProducts *int8;
 } own_products[] = {
 #if defined(__aarch64__)
-    {"base", "neon", &cpu_products_base, NULL, &cpu_rows_base},
+    {"base", "neon", &cpu_products_base, NULL, &cpu_rows_base, &cpu_int8_products_base},
 #else
-    {"base", NULL, NULL, NULL, &cpu_rows_base},
+    {"base", NULL, NULL, NULL, &cpu_rows_base, &cpu_int8_products_base},
 #endif
 #if defined(__x86_64__)
-    {"avx2", "avx2", &cpu_products_avx2, NULL, &cpu_rows_avx2},
+    {"avx2", "avx2", &cpu_products_avx2, NULL, &cpu_rows_avx2, &cpu_int8_products_avx2},
 #if HAVE_AVX512
-    {"avx512", "avx512", &cpu_products_avx512, NULL, &cpu_rows_avx512},
+    {"avx512", "avx512", &cpu_products_avx512, NULL, &cpu_rows_avx512, &cpu_int8_products_avx512},
 #endif
 #if HAVE_TILES
-    {"avx512_widened", "avx512", &cpu_products_avx512_bf16, NULL, &cpu_rows_avx512_bf16},
-    {"avx512_bf16", "avx512", &cpu_products_avx512_bf16, &cpu_tile_products_avx512_bf16, &cpu_rows_avx512_bf16},
-    {"amx", "avx512", &cpu_products_avx512_bf16, &cpu_tile_products_amx, &cpu_rows_avx512_bf16},
+    {"avx512_widened", "avx512", &cpu_products_avx512_bf16, NULL, &cpu_rows_avx512_bf16, &cpu_int8_products_avx512_bf16},
+    {"avx512_bf16", "avx512", &cpu_products_avx512_bf16, &cpu_tile_products_avx512_bf16, &cpu_rows_avx512_bf16, &cpu_int8_products_avx512_bf16},
+    {"amx", "avx512", &cpu_products_avx512_bf16, &cpu_tile_products_amx, &cpu_rows_avx512_bf16, &cpu_int8_products_avx512_bf16},
 #endif
 #endif
 };
@@ -99,6 +106,7 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
 #endif
     bf16_for_auto = native_bf16 || (own_f32 && strcmp(info->isa, "avx512_widened") == 0);
     rows_of_isa = own_products[isa].rows;
+    own_int8 = own_products[isa].int8;
     return ST_OK;
 }
 
@@ -178,7 +186,10 @@ static const void *tile_prepare(TileShape *shape) {
 
 /* Our own products, if they support this one. */
 static const CpuProducts *own_of_dtype(DType dtype) { return dtype == DT_BF16 ? own_bf16 : own_f32; }
-static const CpuProducts *own_for(const Product *product) { return product->k > 0 ? own_of_dtype(product->dtype) : NULL; }
+static const CpuProducts *own_for(const Product *product) {
+    if (product->k == 0) return NULL;
+    return product->b.int8 ? own_int8 : own_of_dtype(product->dtype);
+}
 
 ProductTiles product_tiles(const Product *product) {
     ProductTiles tiles = {.product = product, .row_tile = row_tile_of(product->dtype), .col_tile = col_tile_of(product->n)};
@@ -499,6 +510,7 @@ static Operand operand_planned(const Tensor *b, Operand operand, DType dtype, co
 Operand operand_plain(const Tensor *b, bool transposed, DType a) {
     Operand operand = operand_of(b->elements, b->dtype, b->shape[1], transposed);
     operand.rounds = dtype_is_quantised(b->dtype) && (b->storage->rounds || a == DT_BF16);
+    operand.int8 = rounds_activations && transposed && dtype_is_quantised(b->dtype) && rows_of_isa->int8_fits(&operand, b->shape[0], b->shape[1]);
     return operand;
 }
 
@@ -513,7 +525,7 @@ Operand weight_operand(const Tensor *b, bool transposed, DType a, const PackedTi
     Operand operand = operand_plain(b, transposed, a);
     Storage *storage = b->storage;
     DType dtype = product_dtype(a);
-    *packed = dtype_is_quantised(b->dtype) ? codes_packed(b, transposed, dtype) : NULL;
+    *packed = dtype_is_quantised(b->dtype) && !operand.int8 ? codes_packed(b, transposed, dtype) : NULL;
     if (dtype_is_quantised(b->dtype)) return operand;
     if (!storage || !storage->constant || own_of_dtype(dtype) || tensor_count(b) == 0) return operand;
     if (cpu_planning()) return operand_planned(b, operand, dtype, packed);
@@ -737,7 +749,13 @@ static bool product_make(const Matmul *args, Product *product) {
            args->transpose_a ? "^T" : "", (long long)b->shape[0], (long long)b->shape[1], args->transpose_b ? "^T" : "", (long long)m, (long long)n);
     if (m == 0 || n == 0) return false;
     ASSERT(!args->addend || args->addend->n_dims == 2 || args->beta == 1, "a vector times %g is added to a product", args->beta);
-    if ((args->more_a || args->addend || args->branches) && !at_once(args, &(Product){.dtype = product_dtype(a->dtype), .k = k})) {
+    bool int8 = !args->transpose_a && CPU_READS(a) && args->alpha == 1 && operand_plain(b, args->transpose_b, a->dtype).int8;
+    if (int8 && (args->more_a || args->branches)) {
+        matmul_in_steps(args);
+        return false;
+    }
+    bool once = int8 ? CPU_WRITES(args->addend) : at_once(args, &(Product){.dtype = product_dtype(a->dtype), .k = k});
+    if ((args->more_a || args->addend || args->branches) && !once) {
         matmul_in_steps(args);
         return false;
     }
@@ -772,6 +790,7 @@ static bool product_make(const Matmul *args, Product *product) {
         product->b = operand_plain(b, args->transpose_b, a->dtype);
     else
         product->b = weight_operand(b, args->transpose_b, a->dtype, &product->packed);
+    product->b.int8 &= int8;
     if (args->more_a) {
         product->more_a = operand_of(args->more_a->elements, args->more_a->dtype, args->more_a->shape[1], false);
         product->more_b = operand_of(args->more_b->elements, args->more_b->dtype, args->more_b->shape[1], args->transpose_more_b);

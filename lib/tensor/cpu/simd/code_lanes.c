@@ -99,6 +99,8 @@ typedef struct Sink {
     int vectors;
     bool rounds;
     Table table;
+    const CodedRows *rows; /* sums (rows, LANES_COLS) are of products of integers; NULL: of floats */
+    int64_t at;            /* the element of the rows where the next unit begins */
 } Sink;
 
 /* ---- values ---- */
@@ -115,6 +117,8 @@ static inline __attribute__((always_inline)) VecBits byte_on_top(VecBits word, c
     return (word << (24 - 8 * i)) & (int32_t)0xff000000;
 #endif
 }
+
+static inline Vec floats_of(VecBits integers) { return __builtin_convertvector(integers, Vec); }
 
 static inline Vec multiplied_and_added(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
@@ -198,6 +202,65 @@ static inline __attribute__((always_inline)) void unit_store(const Form form, co
     }
 }
 
+/* sums[lane] += the products of four codes of each line with four codes of a row. magnitude: of the codes of the lines. */
+static inline __attribute__((always_inline)) VecBits codes_dot(VecBits sums, VecBits word, VecBits magnitude, int32_t four) {
+#if defined(__AVX512BW__)
+    /* No sum of two products exceeds 16 bits: 128 x 127 x 2 */
+    __m512i row = _mm512_set1_epi32(four), by_sign = _mm512_mask_sub_epi8(row, _mm512_movepi8_mask((__m512i)word), _mm512_setzero_si512(), row);
+    __m512i pairs = _mm512_maddubs_epi16((__m512i)magnitude, by_sign);
+    return sums + (VecBits)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#elif defined(__AVX2__)
+    __m256i by_sign = _mm256_sign_epi8(_mm256_set1_epi32(four), (__m256i)word);
+    __m256i pairs = _mm256_maddubs_epi16((__m256i)magnitude, by_sign);
+    return sums + (VecBits)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#else
+    (void)magnitude;
+    for (int i = 0; i < 4; i++) sums += (word << (24 - 8 * i) >> 24) * (int32_t)(int8_t)((uint32_t)four >> (8 * i));
+    return sums;
+#endif
+}
+
+static inline VecBits magnitudes(VecBits word) {
+#if defined(__AVX512BW__)
+    return (VecBits)_mm512_abs_epi8((__m512i)word);
+#elif defined(__AVX2__)
+    return (VecBits)_mm256_abs_epi8((__m256i)word);
+#else
+    return word;
+#endif
+}
+
+/* The scales of the unit of a row are multiplied with those of the lines first. */
+static inline __attribute__((always_inline)) void unit_dot(const Form form, const Unit *units, Sink *sink) {
+    const CodedRows *rows = sink->rows;
+    for (int v = 0; v < LANES_VECTORS; v++) {
+        const Unit *unit = &units[v];
+        VecBits magnitude[UNIT_WORDS];
+#pragma GCC unroll 8
+        for (int w = 0; w < UNIT_WORDS; w++) magnitude[w] = magnitudes(unit->words[w]);
+        for (int64_t r = 0; r < rows->rows; r++) {
+            int64_t at = (r * rows->k + sink->at) / UNIT;
+            VecBits sums[2] = {{0}, {0}};
+            int32_t words[UNIT_WORDS];
+            memcpy(words, rows->codes + at * UNIT, sizeof words);
+#pragma GCC unroll 8
+            for (int w = 0; w < UNIT_WORDS; w++) {
+                const int half = form == FORM_HALVES ? w / (UNIT_WORDS / 2) : 0;
+                sums[half] = codes_dot(sums[half], unit->words[w], magnitude[w], words[w]);
+            }
+            Vec scale = (Vec){0} + rows->scales[at] / TOP, total = (Vec){0} + (float)rows->sums[at], first = floats_of(sums[0]);
+            float *to = sink->sums + r * LANES_COLS + v * VEC_FLOATS;
+            Vec sum = *(const VecInMemory *)to;
+            if (form == FORM_ADDED) sum = multiplied_and_added(unit->add, total * rows->scales[at], sum);
+            if (form == FORM_OFFSET || form == FORM_PAIRS) first = multiplied_and_added(unit->add * TOP, total, first);
+            sum = multiplied_and_added(unit->scale[0] * scale, first, sum);
+            if (form == FORM_HALVES) sum = multiplied_and_added(unit->scale[1] * scale, floats_of(sums[1]), sum);
+            *(VecInMemory *)to = sum;
+        }
+    }
+    sink->at += UNIT;
+}
+
 static void values_round(float *values, int64_t n) {
     for (int64_t i = 0; i < n; i++) values[i] = float_of_bits((uint32_t)round_to_bf16(values[i]) << 16);
 }
@@ -205,6 +268,10 @@ static void values_round(float *values, int64_t n) {
 /* Takes a unit of each vector of lines. */
 #define UNIT_TAKE(form, name)                                                               \
     static __attribute__((noinline)) void unit_take_##name(const Unit *units, Sink *sink) { \
+        if (sink->rows) {                                                                   \
+            if (form != FORM_TABLE) unit_dot(form, units, sink);                            \
+            return;                                                                         \
+        }                                                                                   \
         if (sink->sums) {                                                                   \
             unit_multiply(form, units, sink);                                               \
             sink->a += UNIT;                                                                \
@@ -286,8 +353,6 @@ static inline VecBits bytes_less(VecBits word, int byte) {
 
 /* Byte i of each word, from 0 to 255. */
 static inline VecBits byte_at(VecBits word, int i) { return (word >> (8 * i)) & 255; }
-
-static inline Vec floats_of(VecBits integers) { return __builtin_convertvector(integers, Vec); }
 
 /* ---- blocks that contain their scales: `read` loads a block, `make` makes its unit u ---- */
 
@@ -432,14 +497,19 @@ static inline void q6_k_make(const Block *block, int u, Unit *unit) {
     for (int i = 0; i < 2; i++) unit->scale[i] = block->d * floats_of(block->words[48 + u / 2] << (24 - 8 * (u % 2 * 2 + i)) >> 24);
 }
 
-#if defined(__AVX2__)
 /* Codes of an uneven grid become its integers. */
 static inline VecBits looked_up(VecBits codes) {
-    const __m128i uneven = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+    static const int8_t uneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 #if defined(__AVX512BW__)
-    return (VecBits)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(uneven), (__m512i)codes);
+    return (VecBits)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)uneven)), (__m512i)codes);
+#elif defined(__AVX2__)
+    return (VecBits)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)uneven)), (__m256i)codes);
 #else
-    return (VecBits)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(uneven), (__m256i)codes);
+    int8_t bytes[4 * VEC_FLOATS];
+    memcpy(bytes, &codes, sizeof bytes);
+    for (int i = 0; i < 4 * VEC_FLOATS; i++) bytes[i] = uneven[bytes[i]];
+    memcpy(&codes, bytes, sizeof bytes);
+    return codes;
 #endif
 }
 
@@ -461,7 +531,6 @@ static inline void iq4_xs_make(const Block *block, int u, Unit *unit) {
     for (int i = 0; i < UNIT_WORDS; i++) unit->words[i] = looked_up(nibbles(codes[i % 4], i / 4));
     unit->scale[0] = block->d * floats_of((low | high << 4) - 32);
 }
-#endif
 
 /* Prefetches the lines that follow, as many bytes as are read. */
 static inline __attribute__((always_inline)) const char *lines_ahead(const char *ahead, int64_t bytes) {
@@ -581,6 +650,12 @@ static inline __attribute__((always_inline)) void packing_walk(UnitTake *take, U
 
 /* ---- any format ---- */
 
+#if defined(__AVX2__)
+enum { HAS_TABLES = true };
+#else
+enum { HAS_TABLES = false };
+#endif
+
 static bool four_bits_fit(const FourBit *codes, const Operand *b) {
     return codes->block % UNIT == 0 && b->ld % codes->block == 0 && b->first % codes->block == 0;
 }
@@ -593,16 +668,10 @@ static bool affine_fits(const AffineCodes *c, const Operand *b) {
 static bool int8_fits(const Int8Rows *rows, const Operand *b) { return b->ld == rows->width && b->first % rows->width == 0; }
 
 static bool packing_fits(const Packing *packing, const Operand *b) {
-    if (packing->four_bits) return four_bits_fit(packing->four_bits, b);
+    if (packing->four_bits) return HAS_TABLES && four_bits_fit(packing->four_bits, b);
     if (!packing->ordinary) return false;
     return packing->affine ? affine_fits(packing->affine, b) : packing->int8_rows && int8_fits(packing->int8_rows, b);
 }
-
-#if defined(__AVX2__)
-enum { HAS_TABLES = true };
-#else
-enum { HAS_TABLES = false };
-#endif
 
 bool ISA_FN(lanes_fit)(const Operand *b, int64_t k) {
     switch (b->dtype) {
@@ -613,10 +682,10 @@ bool ISA_FN(lanes_fit)(const Operand *b, int64_t k) {
     case DT_Q5_1:
     case DT_Q4_K:
     case DT_Q5_K:
-    case DT_Q6_K: return true;
+    case DT_Q6_K:
     case DT_IQ4_NL:
-    case DT_IQ4_XS: return HAS_TABLES;
-    case DT_PACKED: return HAS_TABLES && k % UNIT == 0 && packing_fits(b->data, b);
+    case DT_IQ4_XS: return true;
+    case DT_PACKED: return k % UNIT == 0 && packing_fits(b->data, b);
     default: return false;
     }
 }
@@ -665,10 +734,8 @@ static void lanes_walk(const Operand *b, int64_t col, int64_t from, int64_t dept
         BLOCKS(Q4_K, added, q4_k, q4_k, 144, SUPER_UNITS);
         BLOCKS(Q5_K, added, q5_k, q5_k, 176, SUPER_UNITS);
         BLOCKS(Q6_K, halves, q6_k, q6_k, 210, SUPER_UNITS);
-#if defined(__AVX2__)
         BLOCKS(IQ4_NL, scaled, q4_0, iq4_nl, 18, 1);
         BLOCKS(IQ4_XS, scaled, iq4_xs, iq4_xs, 136, SUPER_UNITS);
-#endif
     default: break;
     }
 }
@@ -680,4 +747,17 @@ void ISA_FN(lanes_read)(const Operand *b, int64_t col, int vectors, int64_t from
 
 void ISA_FN(lanes_multiply)(const Operand *b, int64_t col, int64_t k, const float *a, float *sums) {
     lanes_walk(b, col, 0, k, &(Sink){.a = a, .sums = sums, .vectors = LANES_VECTORS});
+}
+
+bool ISA_FN(lanes_have_integers)(const Operand *b, int64_t k) {
+    return ISA_FN(lanes_fit)(b, k) && (b->dtype != DT_PACKED || !((const Packing *)b->data)->four_bits);
+}
+
+bool ISA_FN(lanes_are_pairs)(const Operand *b) {
+    const AffineCodes *codes = b->dtype == DT_PACKED ? ((const Packing *)b->data)->affine : NULL;
+    return codes && codes->bits == 4;
+}
+
+void ISA_FN(lanes_dot)(const Operand *b, int64_t col, const CodedRows *rows, float *sums) {
+    lanes_walk(b, col, 0, rows->k, &(Sink){.rows = rows, .sums = sums, .vectors = LANES_VECTORS});
 }

@@ -10,7 +10,33 @@
 
 enum { UNIT = 32 }; /* elements */
 
-static inline float half_of(const uint8_t *at) { return half_to_float((uint16_t)(at[0] | at[1] << 8)); }
+static inline float half_of(const uint8_t *at) {
+    uint16_t bits = (uint16_t)(at[0] | at[1] << 8);
+#if defined(__F16C__)
+    return _cvtsh_ss(bits);
+#else
+    return half_to_float(bits);
+#endif
+}
+
+#if defined(__AVX2__)
+/* 32 codes of 8 bits with their sign: scales[half] * code - mins[half]; mins NULL: none. */
+static inline __attribute__((always_inline)) void bytes_scaled(__m256i codes, const float scales[2], const float *mins, float *restrict values) {
+    const __m128i halves[2] = {_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1)};
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        __m256i eight = _mm256_cvtepi8_epi32(i % 2 ? _mm_srli_si128(halves[i / 2], 8) : halves[i / 2]);
+        __m256 scaled = _mm256_mul_ps(_mm256_set1_ps(scales[i / 2]), _mm256_cvtepi32_ps(eight));
+        _mm256_storeu_ps(values + 8 * i, mins ? _mm256_sub_ps(scaled, _mm256_set1_ps(mins[i / 2])) : scaled);
+    }
+}
+
+/* Bits shift.. of 32 bytes, as many as `mask` has. */
+static inline __m256i bits_at(const uint8_t *bytes, int shift, int mask) {
+    __m256i words = _mm256_srl_epi16(_mm256_loadu_si256((const __m256i *)bytes), _mm_cvtsi32_si128(shift));
+    return _mm256_and_si256(words, _mm256_set1_epi8((char)mask));
+}
+#endif
 
 /* ---- units of a block: number `u`, for formats with several ---- */
 
@@ -72,22 +98,33 @@ static inline void q5_1_unit(const uint8_t *block, int u, float *restrict values
 static inline void q2_k_unit(const uint8_t *block, int u, float *restrict values) {
     const uint8_t *codes = block + 16 + u / 4 * UNIT;
     const int shift = u % 4 * 2;
+    float scales[2], mins[2];
     for (int half = 0; half < 2; half++) {
         uint8_t both = block[2 * u + half];
-        float scale = half_of(block + 80) * (float)(both & 15), min = half_of(block + 82) * (float)(both >> 4);
-        for (int i = half * UNIT / 2; i < (half + 1) * UNIT / 2; i++) values[i] = scale * (float)(codes[i] >> shift & 3) - min;
+        scales[half] = half_of(block + 80) * (float)(both & 15);
+        mins[half] = half_of(block + 82) * (float)(both >> 4);
     }
+#if defined(__AVX2__)
+    bytes_scaled(bits_at(codes, shift, 3), scales, mins, values);
+#else
+    for (int i = 0; i < UNIT; i++) values[i] = scales[i / (UNIT / 2)] * (float)(codes[i] >> shift & 3) - mins[i / (UNIT / 2)];
+#endif
 }
 
 static inline void q3_k_unit(const uint8_t *block, int u, float *restrict values) {
-    const uint8_t *codes = block + 32 + u / 4 * UNIT, *scales = block + 96;
+    const uint8_t *codes = block + 32 + u / 4 * UNIT, *packed = block + 96;
     const int shift = u % 4 * 2;
+    float scales[2];
     for (int half = 0; half < 2; half++) {
-        int k = 2 * u + half, low = k < 8 ? scales[k] & 15 : scales[k - 8] >> 4, high = scales[8 + k % 4] >> (k / 4 * 2) & 3;
-        float scale = half_of(block + 108) * (float)((low | high << 4) - 32);
-        for (int i = half * UNIT / 2; i < (half + 1) * UNIT / 2; i++)
-            values[i] = scale * (float)((codes[i] >> shift & 3) + (block[i] >> u & 1) * 4 - 4);
+        int k = 2 * u + half, low = k < 8 ? packed[k] & 15 : packed[k - 8] >> 4, high = packed[8 + k % 4] >> (k / 4 * 2) & 3;
+        scales[half] = half_of(block + 108) * (float)((low | high << 4) - 32);
     }
+#if defined(__AVX2__)
+    __m256i third = _mm256_slli_epi16(bits_at(block, u, 1), 2);
+    bytes_scaled(_mm256_sub_epi8(_mm256_or_si256(bits_at(codes, shift, 3), third), _mm256_set1_epi8(4)), scales, NULL, values);
+#else
+    for (int i = 0; i < UNIT; i++) values[i] = scales[i / (UNIT / 2)] * (float)((codes[i] >> shift & 3) + (block[i] >> u & 1) * 4 - 4);
+#endif
 }
 
 /* Scale and minimum of group `u` of q4_k and q5_k. */
@@ -103,7 +140,11 @@ static inline void q4_k_unit(const uint8_t *block, int u, float *restrict values
     const int shift = u % 2 * 4;
     float scale, min;
     six_bits(block, u, &scale, &min);
+#if defined(__AVX2__)
+    bytes_scaled(bits_at(codes, shift, 15), (float[]){scale, scale}, (float[]){min, min}, values);
+#else
     for (int i = 0; i < UNIT; i++) values[i] = scale * (float)(codes[i] >> shift & 15) - min;
+#endif
 }
 
 static inline void q5_k_unit(const uint8_t *block, int u, float *restrict values) {
@@ -111,34 +152,40 @@ static inline void q5_k_unit(const uint8_t *block, int u, float *restrict values
     const int shift = u % 2 * 4;
     float scale, min;
     six_bits(block, u, &scale, &min);
+#if defined(__AVX2__)
+    __m256i high = _mm256_slli_epi16(bits_at(fifth, u, 1), 4);
+    bytes_scaled(_mm256_or_si256(bits_at(codes, shift, 15), high), (float[]){scale, scale}, (float[]){min, min}, values);
+#else
     for (int i = 0; i < UNIT; i++) values[i] = scale * (float)((codes[i] >> shift & 15) + (fifth[i] >> u & 1) * 16) - min;
+#endif
 }
 
 static inline void q6_k_unit(const uint8_t *block, int u, float *restrict values) {
     const int half = u / 4, quarter = u % 4, shift = quarter / 2 * 4, high_shift = 2 * quarter;
     const uint8_t *low = block + 64 * half + quarter % 2 * UNIT, *high = block + 128 + UNIT * half;
-    const int8_t *scales = (const int8_t *)block + 192 + 2 * u;
-    float d = half_of(block + 208), first = d * (float)scales[0], second = d * (float)scales[1];
-    for (int i = 0; i < UNIT / 2; i++) values[i] = first * (float)(((low[i] >> shift & 15) | (high[i] >> high_shift & 3) << 4) - 32);
-    for (int i = UNIT / 2; i < UNIT; i++) values[i] = second * (float)(((low[i] >> shift & 15) | (high[i] >> high_shift & 3) << 4) - 32);
-}
-
-/* 32 values of a table: those of the low halves of 16 bytes, then those of the high ones. */
-static inline void halves_looked_up(const uint8_t *bytes, const float table[16], float scale, float *values) {
+    const int8_t *packed = (const int8_t *)block + 192 + 2 * u;
+    const float d = half_of(block + 208), scales[2] = {d * (float)packed[0], d * (float)packed[1]};
 #if defined(__AVX2__)
-    __m256 low = _mm256_loadu_ps(table), high = _mm256_loadu_ps(table + 8);
-    for (int i = 0; i < UNIT; i += 8) {
-        __m256i codes = _mm256_srli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(bytes + i % 16))), i / 16 * 4);
-        __m256 looked_up =
-            _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, codes), _mm256_permutevar8x32_ps(high, codes), (__m256)_mm256_slli_epi32(codes, 28));
-        _mm256_storeu_ps(values + i, _mm256_mul_ps(_mm256_set1_ps(scale), looked_up));
-    }
+    __m256i codes = _mm256_or_si256(bits_at(low, shift, 15), _mm256_slli_epi16(bits_at(high, high_shift, 3), 4));
+    bytes_scaled(_mm256_sub_epi8(codes, _mm256_set1_epi8(32)), scales, NULL, values);
 #else
-    for (int i = 0; i < UNIT; i++) values[i] = scale * table[bytes[i % 16] >> (i / 16 * 4) & 15];
+    for (int i = 0; i < UNIT; i++) values[i] = scales[i / (UNIT / 2)] * (float)(((low[i] >> shift & 15) | (high[i] >> high_shift & 3) << 4) - 32);
 #endif
 }
 
-static const float uneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}; /* of iq4_nl and iq4_xs */
+/* 32 integers of a table: those of the low halves of 16 bytes, then those of the high ones. */
+static inline void halves_looked_up(const uint8_t *bytes, const int8_t table[16], float scale, float *restrict values) {
+#if defined(__AVX2__)
+    __m128i packed = _mm_loadu_si128((const __m128i *)bytes), mask = _mm_set1_epi8(15);
+    __m256i codes = _mm256_set_m128i(_mm_and_si128(_mm_srli_epi16(packed, 4), mask), _mm_and_si128(packed, mask));
+    __m256i looked_up = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)), codes);
+    bytes_scaled(looked_up, (float[]){scale, scale}, NULL, values);
+#else
+    for (int i = 0; i < UNIT; i++) values[i] = scale * (float)table[bytes[i % 16] >> (i / 16 * 4) & 15];
+#endif
+}
+
+static const int8_t uneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}; /* of iq4_nl and iq4_xs */
 
 static inline void iq4_nl_unit(const uint8_t *block, int u, float *restrict values) {
     (void)u;
@@ -152,7 +199,7 @@ static inline void iq4_xs_unit(const uint8_t *block, int u, float *restrict valu
 
 /* Twice the 4-bit floats, times half of the power of two. */
 static inline void mxfp4_unit(const uint8_t *block, int u, float *restrict values) {
-    static const float twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    static const int8_t twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     (void)u;
     halves_looked_up(block + 1, twice, float_of_bits(block[0] < 2 ? 0x00200000u << block[0] : (uint32_t)(block[0] - 1) << 23), values);
 }
@@ -247,8 +294,17 @@ static void int8_rows_read(const Int8Rows *rows, int64_t first, int64_t n, float
         int64_t row = (first + at) / rows->width;
         const int8_t *codes = rows->codes + first + at;
         double factor = (double)rows->absmax[row] / 127;
+        int64_t i = 0;
         some = MIN(n - at, (row + 1) * rows->width - first - at);
-        for (int64_t i = 0; i < some; i++) values[at + i] = (float)((double)codes[i] * factor);
+#if defined(__FMA__)
+        /* The factor as a sum of two floats: their product with a code is rounded once, but for an error of 2^-48 */
+        const float high = (float)factor, low = (float)(factor - (double)high);
+        for (; i + 8 <= some; i += 8) {
+            __m256 eight = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(codes + i))));
+            _mm256_storeu_ps(values + at + i, _mm256_fmadd_ps(eight, _mm256_set1_ps(high), _mm256_mul_ps(eight, _mm256_set1_ps(low))));
+        }
+#endif
+        for (; i < some; i++) values[at + i] = (float)((double)codes[i] * factor);
     }
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Row functions used with the matrix products: conversions, results of tiles, logits. */
+#include "lib/tensor/cpu/simd/code_lanes.h"
 #include "lib/tensor/cpu/blocks.h"
 #include "lib/tensor/cpu/gemm.h"
 
@@ -95,4 +96,4 @@ static void gradient(const LogprobArgs *args, const LogitGrad *grad, float *z, i
     if (target >= 0) z[target] += grad->dlogprob * target_slope;
 }
 
-const CpuRows ISA_FN(rows) = {convert, product_rows_finish, codes_line, logits, sum, gradient};
+const CpuRows ISA_FN(rows) = {convert, product_rows_finish, codes_line, ISA_FN(int8_fits), logits, sum, gradient};
