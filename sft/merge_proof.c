@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/infer/compare.h"
+
 /* The probe: a few sequences of tokens drawn evenly from the vocabulary, the same ones each time. */
 enum { PROBE_ROWS = 4, PROBE_TOKENS = 16, PROBE_SIZE = PROBE_ROWS * PROBE_TOKENS };
 
@@ -85,7 +87,7 @@ static Tensor *merge_proof_outputs(const Model *model, Tape *tape, Tensor *hidde
 }
 
 /* Next-token logits of the probe, or scores: (PROBE_SIZE, V or 1), the caller frees them. */
-static Status probe(const Model *model, float **seen) {
+static Status probe(const Model *model, double **seen) {
     int32_t ids[PROBE_SIZE], rows[PROBE_SIZE];
     Segment segments[PROBE_ROWS];
     int64_t size = PROBE_SIZE;
@@ -101,34 +103,25 @@ static Status probe(const Model *model, float **seen) {
     Tensor *wanted = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &size, rows);
     Tensor *result = merge_proof_outputs(model, tape, model_forward(model, tape, &batch), wanted);
     Status status = result && wanted ? ST_OK : tape_status(tape) != ST_OK ? tape_status(tape) : ST_RESOURCE;
-    if (status == ST_OK && !(*seen = malloc(tensor_bytes(result)))) status = status_fail(ST_RESOURCE, "out of memory for the proof's logits");
-    if (status == ST_OK) status = tensor_download(result, 0, tensor_count(result), *seen);
+    if (status == ST_OK && !(*seen = malloc((size_t)tensor_count(result) * sizeof **seen)))
+        status = status_fail(ST_RESOURCE, "out of memory for the proof's logits");
+    if (status == ST_OK) status = model->device->synchronise(model->device);
+    if (status == ST_OK) tensor_read(result, *seen);
     tape_free(tape);
     return status;
 }
 
-static double log_sum(const float *logits, int64_t vocab, int64_t *best) {
-    double sum = 0;
-    *best = 0;
-    for (int64_t i = 1; i < vocab; i++)
-        if (logits[i] > logits[*best]) *best = i;
-    for (int64_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - (double)logits[*best]);
-    return (double)logits[*best] + log(sum);
-}
-
-static void merge_proof_compare(const float *p, const float *q, int64_t vocab, MergeResult *result) {
+static void merge_proof_compare(const double *p, const double *q, int64_t vocab, MergeResult *result) {
     for (int row = 0; row < PROBE_SIZE; row++, p += vocab, q += vocab) {
-        int64_t best_p, best_q;
-        double sum_p = log_sum(p, vocab, &best_p), sum_q = log_sum(q, vocab, &best_q), kl = 0;
-        for (int64_t i = 0; i < vocab; i++) kl += exp((double)p[i] - sum_p) * (((double)p[i] - sum_p) - ((double)q[i] - sum_q));
-        result->kl += MAX(kl, 0) / PROBE_SIZE;
-        result->top1_agreement += (best_p == best_q) / (double)PROBE_SIZE;
+        bool same_top;
+        result->kl += logits_divergence(p, q, vocab, &same_top) / PROBE_SIZE;
+        result->top1_agreement += same_top / (double)PROBE_SIZE;
     }
 }
 
-static void compare_scores(const float *before, const float *after, MergeResult *result) {
+static void compare_scores(const double *before, const double *after, MergeResult *result) {
     for (int row = 0; row < PROBE_SIZE; row++) {
-        double error = fabs((double)before[row] - (double)after[row]);
+        double error = fabs(before[row] - after[row]);
         if (isnan(error) || error > result->score_error) result->score_error = error; /* keeps NaN */
     }
 }
@@ -140,7 +133,7 @@ static Status prove_base(Merge *merge) {
         if (merge->base->modules[m].bias) TRY(attach_saved(merge, m, true));
     }
     Model *merged = NULL;
-    float *before = NULL, *after = NULL;
+    double *before = NULL, *after = NULL;
     Status status = model_load(
         merge->made,
         &(ModelOptions){

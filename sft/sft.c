@@ -9,10 +9,12 @@
 #include "lib/train/router_loads.h"
 #include "lib/train/trainer.h"
 #include "sft/distil.h"
+#include "sft/distil_answers.h"
 #include "sft/started.h"
 
 typedef struct Sft {
     /* opened */
+    DistilAnswers answers;
     RecipeRows rows;
     DataCheck check;
     SftLoss loss;
@@ -120,15 +122,11 @@ static Status train_batch(Sft *sft, const Model *model, Tape *tape, double divis
 }
 
 /* As train_batch, with the losses of a student. */
-static Status teach_batch(Sft *sft, const Model *model, Tape *tape, double divisor, LossSums *sums) {
-    Divergences d;
-    int64_t n = sft->batch.n_targets;
-    TRY(distil_forward(sft->distil, model, tape, &sft->batch, &d));
-    TRY(reserve_values(sft, n));
-    if (device_computes(tape_device(tape))) TRY(distil_count(sft->distil, &d, &sft->batch, sums));
-    for (int64_t i = 0; i < n; i++) sft->values[i] = sft->batch.weights[i] / divisor;
-    tensor_seed_grad(tape, d.loss, sft->values);
-    return tape_backward(tape);
+static Status teach_batch(Sft *sft, const Model *model, const Pass *pass, LossSums *sums) {
+    TRY(router_loads_pass(&sft->routers, &sft->batch.model));
+    TRY(distil_batch(sft->distil, model, pass, &sft->batch, sums));
+    if (device_computes(tape_device(pass->tape))) router_loads_count(&sft->routers);
+    return tape_backward(pass->tape);
 }
 
 static Status sft_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
@@ -136,24 +134,24 @@ static Status sft_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
     TRY(batch_build(pass->held_out ? sft->rows.eval : sft->rows.train, pass->rows, pass->n, &sft->batch));
     if (pass->training && device_computes(tape_device(pass->tape))) TRY(draw_noise(sft, trainer->recipe, pass));
     sft->batch.model.step = pass->dropout;
-    sft->batch.model.loads = NULL; /* sft_forward sets them: a teacher has routers of its own */
     sums->tokens += sft->batch.model.layout.n_tokens;
     sums->loss_tokens += sft->batch.n_targets;
     if (sft->batch.n_targets == 0) return ST_OK; /* no token of these rows is trained; other batches of the step have some */
-    if (pass->training && sft->distil) return teach_batch(sft, trainer->model, pass->tape, pass->divisor, sums);
+    if (pass->training && sft->distil) return teach_batch(sft, trainer->model, pass, sums);
     return pass->training ? train_batch(sft, trainer->model, pass->tape, pass->divisor, sums) : evaluate_batch(sft, trainer->model, pass->tape, sums);
 }
 
 /* The divisor of a step: the sum of the weights of its trained tokens. */
 static Status sft_begin(Trainer *trainer, const Pass *all, double *divisor) {
-    const Sft *sft = trainer->context;
+    Sft *sft = trainer->context;
     double weights = 0;
-    router_loads_begin(&((Sft *)trainer->context)->routers, all->n);
+    router_loads_begin(&sft->routers, all->n);
     if (all->held_out) return ST_OK;
     for (size_t i = 0; i < all->n; i++) {
         Example example = dataset_example(sft->rows.train, all->rows[i]);
         weights += example.weight * example.trained;
     }
+    if (sft->distil) distil_begin(sft->distil, all->rows, all->n);
     *divisor = weights;
     if (weights > 0) return ST_OK;
     Str rows = {0};
@@ -165,13 +163,25 @@ static Status sft_begin(Trainer *trainer, const Pass *all, double *divisor) {
 
 /* ---- rows ---- */
 
+static Status sft_before(Trainer *trainer) {
+    Sft *sft = trainer->context;
+    return distil_answer(trainer->recipe, trainer->config, &sft->answers);
+}
+
+static void say_answers(const DistilAnswers *answers, const RecipeRows *rows, RunPlan *plan) {
+    if (answers->made)
+        run_plan_say(plan, "teacher: %zu answers in %s", rows->train->n, answers->path);
+    else if (answers->wanted)
+        run_plan_say(plan, "teacher: its answers are not made in a dry run; this plan is of the rows' own answers");
+}
+
 /* If the template writes the date, the run's recipe records it. Rows are tokenised before memory is planned. */
 static Status sft_open(Trainer *trainer, RunPlan *plan) {
     Sft *sft = trainer->context;
     RecipeRows *rows = &sft->rows;
     const char *day;
     TRY(recipe_day(trainer->recipe, trainer->config->options.resume, &day));
-    TRY(recipe_rows_open(trainer->recipe, &trainer->model->config, day, rows));
+    TRY(recipe_rows_open(sft->answers.made ? &sft->answers.recipe : trainer->recipe, &trainer->model->config, day, rows));
     if (!trainer->recipe->data_now && chat_writes_date(rows->chat)) {
         trainer->dated = recipe_dated(trainer->recipe, day);
         trainer->recipe = &trainer->dated;
@@ -179,6 +189,7 @@ static Status sft_open(Trainer *trainer, RunPlan *plan) {
     TRY(data_check(rows, &trainer->model->config, &sft->check));
     TRY(started_sample(rows->train, rows->tokenizer, plan));
     TRY(distil_open(trainer, rows, plan, &sft->distil));
+    say_answers(&sft->answers, rows, plan);
     TRY(router_loads_open(&sft->routers, trainer->model, trainer->recipe->train_router_aux_loss_coef));
     recipe_rows_are_read(rows);
     trainer->train = rows->train;
@@ -214,18 +225,18 @@ static void sft_release(Trainer *trainer) {
 
 static double *sft_numbers(Trainer *trainer, size_t *n) {
     Sft *sft = trainer->context;
-    *n = sft->distil ? DISTIL_NUMBERS : 0;
-    return sft->distil ? distil_numbers(sft->distil) : NULL;
+    return sft->distil ? distil_numbers(sft->distil, n) : router_loads_numbers(&sft->routers, n);
 }
 
-/* A rank sees the routers of its own leaves alone, so loads are reported by a single process. */
+/* The numbers of a student have no loads: over ranks they would be those of its own rows. */
 static void sft_step_metrics(const Trainer *trainer, Metrics *metrics) {
     const Sft *sft = trainer->context;
     if (sft->distil) distil_metrics(sft->distil, metrics);
-    if (trainer->ranks == 1) router_loads_metrics(&sft->routers, metrics);
+    if (!sft->distil || trainer->ranks == 1) router_loads_metrics(&sft->routers, metrics);
 }
 
-static const Objective objective = {.open = sft_open,
+static const Objective objective = {.before = sft_before,
+                                    .open = sft_open,
                                     .check = sft_check,
                                     .begin = sft_begin,
                                     .batch = sft_batch,

@@ -14,7 +14,7 @@ check_layers() {
         function folder(path, parts) { split(path, parts, "/"); return parts[1] == "lib" ? parts[2] : parts[1] }
         function inner(path) { sub(/\/[^\/]*$/, "", path); return path }
         function refuse(what) { bad = 1; print FILENAME ":" FNR ": " what }
-        BEGIN { split("base plan http child comm tensor text grammar nn parallel model infer recipe run data serve train sft cmd", order); for (i in order) rank[order[i]] = i + 0
+        BEGIN { split("base plan http child comm tensor text grammar nn parallel model infer deploy recipe run data serve train sft cmd", order); for (i in order) rank[order[i]] = i + 0
                 rank["rl"] = rank["sft"]
                 n = split("data data/containers data/formats data/filter data/dataset data/check data/synth " \
                           "rl/core rl/mdp rl/env rl/common rl/reward rl/pairs rl/learn rl/text rl/offline rl/keys " \

@@ -103,7 +103,7 @@ Status command_run(int argc, char **argv) {
     size_t n = (size_t)MAX(argc - 1, 0), named = 0, used;
     while (named < n && words[named][0] != '-') named++;
     TRY(command_find(words, named, &group, &info, &used));
-    if (info && ranks_spare(info->name)) return ST_OK;
+    if (info && ranks_spare(info->full_name)) return ST_OK;
     if (info) {
         TRY(cpu_configure(getenv("TUNE_GEMM"), getenv("TUNE_ISA")));
         argv[used] = (char *)(uintptr_t)info->full_name;

@@ -221,7 +221,9 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
 
 Status command_main(Command *command, int argc, char **argv, const Option *options, CommandWork *work, void *context) {
     bool done;
+    if (command->over_ranks) TRY(ranks_open());
     Status status = command_parse(command, argc, argv, options, &done);
+    if (status == ST_OK && !done && command->over_ranks) status = ranks_agree_on_words(argc, argv);
     if (status == ST_OK && !done) status = work(command, context);
     arena_free(command->arena);
     return status;

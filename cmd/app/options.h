@@ -30,6 +30,7 @@ typedef struct Command {
     bool quiet;
     int64_t log;
     bool profile;                /* --profile: print the time by kind of op at the end */
+    bool over_ranks;             /* ranks divide its rows (dealt.h); set by the command */
     bool json;                   /* --json is accepted by every command; those that print no result ignore it */
     Arena *arena;                /* lives until the command ends */
     const char *const *sections; /* recipe sections whose keys it takes (see recipe_command); NULL without a RECIPE */

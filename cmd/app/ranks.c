@@ -39,9 +39,9 @@ void ranks_begin(void) {
 }
 
 bool ranks_spare(const char *command) {
-    static const char *const training[] = {"sft", "reward", "rl"};
-    for (size_t i = 0; i < COUNT_OF(training); i++)
-        if (strcmp(command, training[i]) == 0) return false;
+    static const char *const divided[] = {"sft", "reward", "rl", "eval", "score", "generate", "data synth"};
+    for (size_t i = 0; i < COUNT_OF(divided); i++)
+        if (strcmp(command, divided[i]) == 0) return false;
     return ranks.launch.launched && ranks.launch.rank > 0;
 }
 
@@ -207,19 +207,43 @@ static void show_ranks(void) {
     str_release(&hosts);
 }
 
+static Status agree_on_program(void) {
+    CommFact fact = {"program", "", ST_CONFIG};
+    snprintf(fact.text, sizeof fact.text, "%s", tune_program);
+    return comm_agree(ranks.world, &fact, 1);
+}
+
+/* What decides the rounding of results */
+static Status agree_on_processors(void) {
+    CommFact facts[] = {{"instruction set", "", ST_CONFIG}, {"library for products", "", ST_CONFIG}};
+    snprintf(facts[0].text, sizeof facts[0].text, "%s", cpu_info()->isa);
+    snprintf(facts[1].text, sizeof facts[1].text, "%.30s, %.30s", cpu_info()->gemm_f32, cpu_info()->gemm_bf16);
+    return comm_agree(ranks.world, facts, COUNT_OF(facts));
+}
+
 Status ranks_agree(const Recipe *recipe) {
     if (!ranks.world) return check_data(recipe);
-    CommFact facts[3] = {{"program", "", ST_CONFIG}, {"instruction set", "", ST_CONFIG}, {"library for products", "", ST_CONFIG}};
-    snprintf(facts[0].text, sizeof facts[0].text, "%s", tune_program);
-    snprintf(facts[1].text, sizeof facts[1].text, "%s", cpu_info()->isa);
-    snprintf(facts[2].text, sizeof facts[2].text, "%.30s, %.30s", cpu_info()->gemm_f32, cpu_info()->gemm_bf16);
     if (comm_rank(ranks.world) == 0) TRY(check_data(recipe));
-    TRY(comm_agree(ranks.world, facts, 1));
+    TRY(agree_on_program());
     TRY(agree_on_recipe(recipe));
-    if (recipe->parallel_hosts == PARALLEL_HOSTS_SAME && comm_agree(ranks.world, facts + 1, 2) != ST_OK)
+    if (recipe->parallel_hosts == PARALLEL_HOSTS_SAME && agree_on_processors() != ST_OK)
         return status_hint(ST_CONFIG, "parallel.hosts=mixed allows it; results are then equal to rounding only");
     comm_configure(ranks.world,
                    &(CommConfig){.reduce = (CommReduce)recipe->parallel_reduce, .timeout = recipe->parallel_timeout, .warn = warn_of_wait});
+    show_ranks();
+    return ST_OK;
+}
+
+Status ranks_agree_on_words(int argc, char **argv) {
+    CommFact fact = {"command line", "", ST_USAGE};
+    uint64_t hash = (uint64_t)argc;
+    if (!ranks.world) return ST_OK;
+    for (int i = 0; i < argc; i++)
+        for (size_t at = 0, end = strlen(argv[i]); at <= end; at++) hash = mix64(hash ^ (unsigned char)argv[i][at]);
+    comm_fact_hash(&fact, hash);
+    TRY(agree_on_program());
+    TRY(comm_agree(ranks.world, &fact, 1));
+    TRY(agree_on_processors());
     show_ranks();
     return ST_OK;
 }

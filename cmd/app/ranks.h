@@ -18,7 +18,7 @@ void ranks_close(Status status); /* after all is printed: a failure ends all ran
 
 /* ---- for commands ---- */
 
-/* Whether this process has nothing to do: it is not the first one, and the command works in one process. */
+/* Whether this process has nothing to do: it is not the first one, and the command works in one process. command: its full name */
 bool ranks_spare(const char *command);
 /* Opens the world of this run's ranks. ST_RESOURCE: the launcher is of another MPI library, or there is no plug-in for it. */
 Status ranks_open(void);
@@ -33,5 +33,6 @@ void ranks_step(void);
 /* Fails on all ranks alike if one of them has another program, instruction set or recipe; else applies the recipe to the world, and shows how many
  * ranks there are. */
 Status ranks_agree(const Recipe *recipe);
+Status ranks_agree_on_words(int argc, char **argv); /* the same for a command without a recipe: compares its command line */
 
 #endif

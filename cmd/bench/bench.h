@@ -103,6 +103,9 @@ Status bench_synth(const Command *command);
 /* Growth of time and memory with the length of a row, the number of rows and the number of steps. */
 Status bench_growth(const Command *command);
 Status bench_comm(const Command *command); /* messages between ranks */
+/* Products of a layer of experts, next to those of a dense layer, on 2048 tokens or as many as the second argument says; and the bytes that decoding
+ * reads. */
+Status bench_experts(const Command *command);
 /* Products with a weight in each quantised format, or in the one that the second argument names. */
 Status bench_codes(const Command *command);
 /* Sweeps over and solutions of an MDP. It parses its own options. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench MODEL|S|Q|L|G|M: the rates of training and use of a model, compared with the peak rates of matrix products and memory. */
+/* tune-bench MODEL|S|Q|L|G|M|E: the rates of training and use of a model, compared with the peak rates of matrix products and memory. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,8 @@
 #include "cmd/bench/bench.h"
 #include "lib/train/train.h"
 
-/* Shapes of SmolLM2-135M, Qwen2.5-0.5B, Llama-3.2-1B, Gemma-3-270M, and SmolLM3-3B with 8 of its 36 layers, from their config.json. */
+/* Shapes of SmolLM2-135M, Qwen2.5-0.5B, Llama-3.2-1B, Gemma-3-270M, SmolLM3-3B with 8 of its 36 layers, and Qwen3-30B-A3B with 6 of its 48, from
+ * their config.json. */
 typedef struct BenchShape {
     const char *name, *config;
 } BenchShape;
@@ -39,6 +40,10 @@ static const BenchShape shapes[] = {
     {"M",
      "{\"model_type\": \"smollm3\", \"vocab_size\": 128256, \"hidden_size\": 2048, \"intermediate_size\": 11008, \"num_hidden_layers\": 8, \"num_attention_heads\": 16,"
      " \"num_key_value_heads\": 4, \"max_position_embeddings\": 65536, \"rms_norm_eps\": 1e-6, \"rope_theta\": 5000000, \"torch_dtype\": \"bfloat16\"}"},
+    {"E",
+     "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 151936, \"hidden_size\": 2048, \"intermediate_size\": 6144, \"num_hidden_layers\": 6, \"num_attention_heads\": 32,"
+     " \"num_key_value_heads\": 4, \"head_dim\": 128, \"max_position_embeddings\": 40960, \"rms_norm_eps\": 1e-6, \"rope_theta\": 1000000, \"num_experts\": 128,"
+     " \"num_experts_per_tok\": 8, \"moe_intermediate_size\": 768, \"norm_topk_prob\": true, \"torch_dtype\": \"bfloat16\"}"},
 };
 
 typedef struct BenchWork {
@@ -81,7 +86,8 @@ static OpCost profiled(double *streamed) {
     for (size_t i = 0; i < n; i++) {
         sum.flops += rows[i].cost.flops;
         sum.bytes += rows[i].cost.bytes;
-        if (!strcmp(rows[i].name, "linear") || !strcmp(rows[i].name, "token_logits") || !strcmp(rows[i].name, "attention"))
+        if (!strcmp(rows[i].name, "linear") || !strcmp(rows[i].name, "expert_linears") || !strcmp(rows[i].name, "token_logits") ||
+            !strcmp(rows[i].name, "attention"))
             *streamed += rows[i].cost.bytes;
     }
     return sum;

@@ -17,7 +17,7 @@ static const struct {
     Status (*run)(const Command *command);
 } words[] = {
     {"mlp", 1, bench_mlp},       {"ppo", 1, bench_ppo},   {"filter", 1, bench_filter}, {"synth", 2, bench_synth},
-    {"growth", 1, bench_growth}, {"comm", 1, bench_comm}, {"codes", 2, bench_codes},
+    {"growth", 1, bench_growth}, {"comm", 1, bench_comm}, {"codes", 2, bench_codes},   {"experts", 2, bench_experts},
 };
 
 static Status measure(const Command *command, void *context) {
@@ -38,7 +38,8 @@ static Status measure(const Command *command, void *context) {
 static Status bench(int argc, char **argv) {
     BenchJob job = {.list = "sft,prefill,decode,load", .compute = "auto", .checkpointing = "none", .steps = 2};
     Command command = {
-        .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter | synth [MODEL] | growth | comm | codes [FORMAT] | mdp [FILE|ENV]",
+        .arguments_help =
+            "MODEL ... | S | Q | L | mlp | ppo | filter | synth [MODEL] | growth | comm | codes [FORMAT] | experts [TOKENS] | mdp [FILE|ENV]",
         .help =
             "Measures training and use of a model, or of random weights in the shape of SmolLM2-135M (S), Qwen2.5-0.5B (Q) or Llama-3.2-1B (L);\n"
             "growth: growth of time and memory with the length of a row, the number of rows and the number of steps;\n"
@@ -48,6 +49,7 @@ static Status bench(int argc, char **argv) {
             "synth: tokens per second of tune data synth, compared with plain generation of the same answers, and the time of the filters;\n"
             "comm: sums and copies between the ranks that mpirun or srun started, by each row of parallel.reduce;\n"
             "codes: products of 1, 8 and 512 tokens with a weight in each quantised format, and in f32 and bf16;\n"
+            "experts: products of a layer of 128 experts, compared with a dense layer of as many operations, and the weights that decoding reads;\n"
             "mdp: sweeps and solutions of an MDP; it has its own options, see mdp --help.\n"
             "GF/s count the operations of matrix products, computed from the shapes of all ops (--profile shows each op); the share is of the highest rate measured on this machine. GB/s count the weights, keys and values "
             "that decoding reads; the share is of the memory bandwidth. Each work runs in its own process. --json: one object per work and line.\n"

@@ -148,7 +148,6 @@ static Status refuse_unread(const RecipeCommand *job) {
         {"data.turns", "sft"},
         {"train.loss", "sft"},
         {"train.label_smoothing", "sft"},
-        {"train.router_aux_loss_coef", "sft"},
         {"train.neftune_alpha", "sft"},
         {"train.center_rewards_coefficient", "reward"},
     };

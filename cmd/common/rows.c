@@ -102,3 +102,13 @@ void token_rows_release(TokenRows *rows) {
     free(rows->items);
     *rows = (TokenRows){0};
 }
+
+uint64_t token_rows_hash(const TokenRows *rows) {
+    uint64_t hash = rows->n;
+    for (size_t i = 0; i < rows->n; i++) {
+        const Ids *ids = &rows->items[i].ids;
+        hash = mix64(hash ^ ids->n);
+        for (size_t t = 0; t < ids->n; t++) hash = mix64(hash ^ (uint32_t)ids->data[t]);
+    }
+    return hash;
+}

@@ -17,5 +17,6 @@ typedef struct TokenRows {
 } TokenRows;
 Status token_rows_read(const char *file, const OpenedModel *opened, const DataConfig *config, bool questions, TokenRows *rows);
 void token_rows_release(TokenRows *rows);
+uint64_t token_rows_hash(const TokenRows *rows); /* of their token ids */
 
 #endif

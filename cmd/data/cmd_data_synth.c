@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "cmd/app/folders.h"
+#include "cmd/app/ranks.h"
 #include "cmd/app/terminal.h"
 #include "cmd/common/recipe_command.h"
 #include "cmd/common/runtime.h"
@@ -91,6 +92,7 @@ static void note_account(const SynthProgress *p, Str *text) {
 
 static void show_state(void *context, const SynthProgress *p) {
     Job *job = context;
+    comm_poll(ranks_world()); /* the others wait for questions */
     char left[32];
     Str text = {0};
     draw_table(p);
@@ -231,12 +233,14 @@ static Status cmd_data_synth_make(const RecipeCommand *command) {
         .recipe = recipe,
         .options = command->options,
         .device = runtime_choose(NULL).device,
+        .comm = ranks_world(),
         .folders = folders,
         .secret = secret_from_environment,
         .on_plan = show_plan,
         .on_progress = show_state,
         .context = &job,
     };
+    if (comm_rank(config.comm) > 0) return synth_serve(&config);
     TRY(recipe_folders(command->command->arena, folders, &config.n_folders));
     if (recipe->synth_system && recipe->synth_format != SYNTH_FORMAT_MESSAGES)
         show_message("tune: warning: answers depend on 'synth.system', but rows of format '%s' cannot hold it: 'messages' can",

@@ -5,6 +5,7 @@
 
 #include "cmd/app/commands.h"
 #include "cmd/app/terminal.h"
+#include "cmd/common/dealt.h"
 #include "cmd/common/sampling.h"
 #include "cmd/common/rows.h"
 #include "cmd/common/results.h"
@@ -25,9 +26,16 @@ typedef struct Generate {
     bool plain;                 /* one prompt from the command line: its answer streams to stdout as text */
     const TokenRows *rows;
     ResultFile result;
+    Str own; /* lines of another rank than 0, on which rank 0 waits */
     size_t done, all;
     ContextCount beyond; /* lengths of prompts with their answers, known when the answers have ended */
 } Generate;
+
+/* Another rank may have failed meanwhile. */
+static Status look_at_ranks(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
+    (void)context, (void)prompt, (void)sample, (void)id, (void)logprob, (void)text;
+    return dealt_poll();
+}
 
 static Status stream_text(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
     (void)context, (void)prompt, (void)sample, (void)id, (void)logprob;
@@ -67,8 +75,12 @@ static void write_top(JsonWriter *w, const Completion *c, size_t n_top) {
     jw_end_array(w);
 }
 
+static const TokenRow *row_of(const Generate *job, const Completion *c) {
+    return &job->rows->items[dealt_first(job->rows->n, dealt_rank()) + c->prompt];
+}
+
 static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
-    const TokenRow *row = &job->rows->items[c->prompt];
+    const TokenRow *row = row_of(job, c);
     const json_t *prompt = json_object_get(row->json, json_object_get(row->json, "prompt") ? "prompt" : "text");
     jw_object(w, NULL);
     if (json_is_string(prompt) || !job->tokenizer)
@@ -90,15 +102,19 @@ static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
 static Status print_completion(void *context, const Completion *c) {
     Generate *job = context;
     job->done++;
-    context_add(&job->beyond, (int64_t)(job->rows->items[c->prompt].ids.n + c->ids.n));
+    context_add(&job->beyond, (int64_t)(row_of(job, c)->ids.n + c->ids.n));
     if (job->plain) {
         if (job->config.n > 1) print_text(str_text(&c->text), c->text.len);
         print_text("\n", 1);
         return ST_OK;
     }
     JsonWriter w = {0};
+    Status status = ST_OK;
     write_row(&w, job, c);
-    Status status = result_line(&job->result, &w.text);
+    if (dealt_rank() == 0)
+        status = result_line(&job->result, &w.text);
+    else
+        str_append_n(&job->own, str_text(&w.text), w.text.len), str_append_char(&job->own, '\n');
     jw_release(&w);
     show_progress("%zu/%zu completions", job->done, job->all);
     return status;
@@ -154,6 +170,39 @@ static Status prompt_rows(const Generate *job, const OpenedModel *opened, TokenR
     return ST_OK;
 }
 
+static Status write_lines(void *context, const char *text, size_t len) {
+    Generate *job = context;
+    for (const char *end = text + len, *line = text, *next; line < end; line = next + 1) {
+        next = memchr(line, '\n', (size_t)(end - line));
+        Str one = {.data = (char *)(uintptr_t)line, .len = (size_t)(next - line)};
+        TRY(result_line(&job->result, &one));
+        show_progress("%zu/%zu completions", ++job->done, job->all);
+    }
+    return ST_OK;
+}
+
+/* Adds what the other ranks counted. */
+static Status share_lengths(ContextCount *count, Arena *arena) {
+    ContextCount mine = *count, *all = arena_alloc(arena, (size_t)dealt_ranks() * sizeof *all);
+    if (!all) return ST_RESOURCE;
+    TRY(dealt_words("lengths of completions", &mine, sizeof mine, all));
+    for (int rank = 0; rank < dealt_ranks(); rank++) {
+        if (rank == dealt_rank()) continue;
+        count->n += all[rank].n;
+        count->longest = MAX(count->longest, all[rank].longest);
+    }
+    return ST_OK;
+}
+
+/* Rank 0 writes its own completions as they come, then those of the others. */
+static Status answer_all(Generate *job, const OpenedModel *opened, const Prompt *prompts, size_t n, Arena *arena) {
+    const size_t first = dealt_first(n, dealt_rank()), end = dealt_first(n, dealt_rank() + 1);
+    OnToken *watch = job->plain && job->config.n == 1 ? stream_text : dealt_ranks() > 1 ? look_at_ranks : NULL;
+    if (first < end) TRY(generate(opened->model, opened->tokenizer, prompts + first, end - first, &job->config, watch, print_completion, job));
+    TRY(dealt_texts(&job->own, write_lines, job));
+    return share_lengths(&job->beyond, arena);
+}
+
 static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenRows *rows, Arena *arena) {
     Prompt *prompts = arena_alloc(arena, rows->n * sizeof *prompts);
     if (!prompts) return ST_RESOURCE;
@@ -162,13 +211,14 @@ static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenR
     job->all = rows->n * (size_t)job->config.n;
     job->beyond = context_count(&opened->model->config);
     Str text = {0};
-    TRY(result_open(&job->result, job->output));
-    Status status = generate(opened->model, opened->tokenizer, prompts, rows->n, &job->config, job->plain && job->config.n == 1 ? stream_text : NULL,
-                             print_completion, job);
+    TRY(dealt_check(opened->model, token_rows_hash(rows)));
+    if (dealt_rank() == 0) TRY(result_open(&job->result, job->output));
+    Status status = answer_all(job, opened, prompts, rows->n, arena);
     if (context_describe(&job->beyond, "prompt with its completion is", "prompts with their completions are", &text))
         show_warning(NULL, str_text(&text));
     str_release(&text);
-    return result_close(&job->result, status);
+    str_release(&job->own);
+    return dealt_rank() == 0 ? result_close(&job->result, status) : status;
 }
 
 /* What the answers follow. */
@@ -268,6 +318,7 @@ Status cmd_generate(int argc, char **argv) {
                     .ilql = (double)NAN,
                     .config = {.max_new_tokens = 128, .n = 1, .sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}}};
     Command command = {
+        .over_ranks = true,
         .arguments_help = "MODEL (--prompt TEXT ... | --input ROWS.jsonl)",
         .help =
             "Answers prompts. Writes text on stdout, or with --input, -o or --json one row per completion: "

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune eval: evaluates a model on rows, or a run by its own rewards or episodes. */
 #include "cmd/app/commands.h"
+#include "cmd/common/dealt.h"
 #include "cmd/train/cmd_eval.h"
 #include "rl/reward/scorer.h"
 #include "rl/text/text_env.h"
@@ -66,10 +67,11 @@ static Status cmd_eval_run(const Command *command, void *context) {
     const char *of_episodes = job->episodes != NOT_GIVEN ? "--episodes" : job->watch ? "--watch" : job->sample ? "--sample" : NULL;
     if (job->episodes == NOT_GIVEN) job->episodes = EPISODES;
     job->watch &= !command->json;
+    const bool first = dealt_rank() == 0; /* episodes and rewards of pairs are one rank's work */
     if (is_environment_run(path)) {
         TRY(check_rendering(path, job));
         TRY(check_episodes(path, job));
-        return eval_environment(command, job);
+        return first ? eval_environment(command, job) : ST_OK;
     }
     TextKind text = NO_TEXT_RUN;
     bool scores;
@@ -78,10 +80,10 @@ static Status cmd_eval_run(const Command *command, void *context) {
     if (text != NO_TEXT_RUN) TRY(check_rendering(path, job));
     if (text == ON_TURNS) {
         TRY(check_episodes(path, job));
-        return eval_turns(command, job);
+        return first ? eval_turns(command, job) : ST_OK;
     }
     if (of_episodes) return refuse_episodes(path, of_episodes);
-    if (scores && job->data) return eval_reward(command, job);
+    if (scores && job->data) return first ? eval_reward(command, job) : ST_OK;
     if (text == ON_PROMPTS) return eval_prompts(command, job);
     if (job->data) return eval_rows(command, job);
     return status_hint(status_fail(ST_USAGE, "tune eval needs --data FILE"),
@@ -91,6 +93,7 @@ static Status cmd_eval_run(const Command *command, void *context) {
 Status cmd_eval(int argc, char **argv) {
     Eval job = {.episodes = NOT_GIVEN, .seed = 1, .config = {.format = "auto", .train_on = "auto", .max_length = 1 << 20, .truncation = "error"}};
     Command command = {
+        .over_ranks = true,
         .arguments_help = "MODEL --data FILE | RUN [--episodes N | --data FILE]",
         .help =
             "Evaluates a model on rows: mean loss over the tokens that training would train on, perplexity, and the share of tokens whose most likely prediction is right.\n"

@@ -25,7 +25,8 @@ static Status cmd_rl_run(const RecipeCommand *job) {
 }
 
 Status cmd_rl(int argc, char **argv) {
-    static const char *const sections[] = {"", "rl", "policy", "reward", "model", "lora", "data", "generate", "train", "parallel", "eval", NULL};
+    static const char *const sections[] = {"",         "rl",    "policy",   "reward", "model",  "lora", "data",
+                                           "generate", "train", "parallel", "eval",   "distil", NULL};
     return recipe_command(
         argc, argv, "rl",
         "Trains a policy by reinforcement learning: in an environment (rl.env), or a language model on prompts with rewards, on preferences, or offline on rows with rewards (ilql). The result is a run directory with the policy or the adapter.\n"

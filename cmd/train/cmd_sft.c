@@ -17,7 +17,7 @@ static Status cmd_sft_train(const RecipeCommand *job) {
 }
 
 Status cmd_sft(int argc, char **argv) {
-    static const char *const sections[] = {"", "model", "lora", "data", "train", "parallel", "eval", "distil", NULL};
+    static const char *const sections[] = {"", "model", "lora", "data", "train", "parallel", "eval", "distil", "generate", NULL};
     return recipe_command(
         argc, argv, "sft",
         "Trains a LoRA adapter on rows (without a lora section, the whole model) and writes it into the recipe's output directory.\n"

@@ -7,6 +7,7 @@
 #include "cmd/app/terminal.h"
 #include "lib/infer/infer.h"
 #include "lib/base/system.h"
+#include "cmd/common/dealt.h"
 #include "cmd/train/cmd_eval.h"
 #include "data/branches.h"
 
@@ -15,6 +16,7 @@ typedef struct EvalRows {
     const Eval *asked;
     const OpenedModel *opened;
     const Dataset *dataset;
+    /* of a batch; in the end of all */
     double loss_sum;
     int64_t tokens, right;      /* predicted tokens; those whose most likely token is the target */
     struct Question *questions; /* n_questions prompts to answer */
@@ -46,33 +48,72 @@ static Status eval_batch(EvalRows *job, Tape *tape, const Batch *batch) {
     return ST_OK;
 }
 
-static Status eval_tokens(EvalRows *job) {
+/* The end of the batch that begins with row `first`: as many rows as fit, at least one. */
+static size_t batch_end(const Dataset *dataset, size_t first) {
+    int64_t tokens = dataset_length(dataset, first);
+    size_t end = first + 1;
+    for (; end < dataset->n && tokens + dataset_length(dataset, end) <= BATCH_TOKENS; end++) tokens += dataset_length(dataset, end);
+    return end;
+}
+
+/* What a batch gives */
+typedef struct BatchSums {
+    double loss_sum;
+    int64_t tokens, right;
+} BatchSums;
+
+static Status eval_some(EvalRows *job, Tape *tape, size_t first, size_t end, Batch *batch, size_t *examples) {
+    for (size_t i = first; i < end; i++) examples[i - first] = i;
+    if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+    TRY(dealt_poll());
+    TRY(batch_build(job->dataset, examples, end - first, batch));
+    job->loss_sum = 0;
+    job->tokens = job->right = 0;
+    if (batch->n_targets > 0) TRY(eval_batch(job, tape, batch));
+    if (isfinite(job->loss_sum)) return ST_OK;
+    status_fail(ST_NUMERIC, "the loss of '%s' is not finite within rows %zu to %zu", job->asked->data, first + 1, end);
+    return status_hint(ST_NUMERIC, "the model's results are not finite there: check its weights, or try --compute f32");
+}
+
+/* Ranks take turns with the batches. sums: (n_batches), of which those of this rank's batches are set. */
+static Status eval_batches(EvalRows *job, BatchSums *sums) {
     Tape *tape = tape_new(job->opened->model->device, job->opened->model->compute, 0);
     Batch batch = {0};
     Status status = tape ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the tape");
-    size_t *examples = malloc(job->dataset->n * sizeof *examples);
+    size_t *examples = malloc(job->dataset->n * sizeof *examples), number = 0;
     if (!examples) status = status_fail(ST_RESOURCE, "out of memory");
     if (tape) tape_record(tape, false);
-    for (size_t first = 0, n; status == ST_OK && first < job->dataset->n; first += n) {
-        int64_t tokens = 0;
-        for (n = 0; first + n < job->dataset->n && (n == 0 || tokens + dataset_length(job->dataset, first + n) <= BATCH_TOKENS); n++) {
-            tokens += dataset_length(job->dataset, first + n);
-            examples[n] = first + n;
-        }
-        if (interrupt_requested()) status = status_fail(ST_INTERRUPTED, "interrupted");
-        if (status == ST_OK) status = batch_build(job->dataset, examples, n, &batch);
-        if (status == ST_OK && batch.n_targets > 0) status = eval_batch(job, tape, &batch);
-        if (status == ST_OK && !isfinite(job->loss_sum)) {
-            status_fail(ST_NUMERIC, "the loss of '%s' is not finite within rows %zu to %zu", job->asked->data, first + 1, first + n);
-            status = status_hint(ST_NUMERIC, "the model's results are not finite there: check its weights, or try --compute f32");
-        }
-        work_at("evaluating rows", first + n, job->dataset->n);
+    for (size_t first = 0, end; status == ST_OK && first < job->dataset->n; first = end, number++) {
+        end = batch_end(job->dataset, first);
+        if (number % (size_t)dealt_ranks() != (size_t)dealt_rank()) continue;
+        status = eval_some(job, tape, first, end, &batch, examples);
+        sums[number] = (BatchSums){job->loss_sum, job->tokens, job->right};
+        work_at("evaluating rows", end, job->dataset->n);
     }
     work_end("evaluating rows");
     free(examples);
     batch_release(&batch);
     tape_free(tape);
     return status;
+}
+
+/* The sums of batches are added in order, so that they do not depend on the ranks. */
+static Status eval_tokens(EvalRows *job, Arena *arena) {
+    size_t n = 0, ranks = (size_t)dealt_ranks();
+    for (size_t first = 0; first < job->dataset->n; first = batch_end(job->dataset, first)) n++;
+    BatchSums *mine = arena_zero(arena, MAX(n, 1) * sizeof *mine), *all = arena_alloc(arena, ranks * MAX(n, 1) * sizeof *all);
+    if (!mine || !all) return ST_RESOURCE;
+    TRY(eval_batches(job, mine));
+    TRY(dealt_words("evaluation", mine, n * sizeof *mine, all));
+    job->loss_sum = 0;
+    job->tokens = job->right = 0;
+    for (size_t i = 0; i < n; i++) {
+        const BatchSums *batch = &all[i % ranks * n + i];
+        job->loss_sum += batch->loss_sum;
+        job->tokens += batch->tokens;
+        job->right += batch->right;
+    }
+    return ST_OK;
 }
 
 /* ---- exact match: greedy answers, from the first trained token on ---- */
@@ -84,7 +125,7 @@ typedef struct Question {
 
 static Status eval_rows_compare(void *context, const Completion *completion) {
     EvalRows *job = context;
-    const Question *asked = &job->questions[completion->prompt];
+    const Question *asked = &job->questions[dealt_first(job->n_questions, dealt_rank()) + completion->prompt];
     const Tokenizer *tokenizer = job->opened->tokenizer;
     const int32_t *answer = asked->ids.data + asked->begin;
     size_t n = asked->end - asked->begin;
@@ -118,6 +159,26 @@ static Status add_questions(EvalRows *job, const Example *example) {
     return ST_OK;
 }
 
+/* Another rank may have failed meanwhile. */
+static Status look_at_ranks(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
+    (void)context, (void)prompt, (void)sample, (void)id, (void)logprob, (void)text;
+    return dealt_poll();
+}
+
+/* Adds what the other ranks counted. */
+static Status add_answers(EvalRows *job, Arena *arena) {
+    const size_t mine[] = {job->answers, job->exact};
+    size_t *all = arena_alloc(arena, (size_t)dealt_ranks() * sizeof mine);
+    if (!all) return ST_RESOURCE;
+    TRY(dealt_words("answers", mine, sizeof mine, all));
+    job->answers = job->exact = 0;
+    for (int rank = 0; rank < dealt_ranks(); rank++) {
+        job->answers += all[2 * rank];
+        job->exact += all[2 * rank + 1];
+    }
+    return ST_OK;
+}
+
 static Status eval_rows_ask(EvalRows *job, Arena *arena) {
     Prompt *prompts = arena_alloc(arena, job->n_questions * sizeof *prompts);
     int64_t longest = 1;
@@ -130,7 +191,11 @@ static Status eval_rows_ask(EvalRows *job, Arena *arena) {
     /* One token more than the longest answer: an answer that continues past the expected one is not equal. */
     GenerateConfig config = {
         .sample = {.greedy = true, .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = longest + 1, .n = 1};
-    return generate(job->opened->model, job->opened->tokenizer, prompts, job->n_questions, &config, NULL, eval_rows_compare, job);
+    const size_t first = dealt_first(job->n_questions, dealt_rank()), end = dealt_first(job->n_questions, dealt_rank() + 1);
+    if (first < end)
+        TRY(generate(job->opened->model, job->opened->tokenizer, prompts + first, end - first, &config, dealt_ranks() > 1 ? look_at_ranks : NULL,
+                     eval_rows_compare, job));
+    return add_answers(job, arena);
 }
 
 static Status eval_answers(EvalRows *job, Arena *arena) {
@@ -204,7 +269,8 @@ Status eval_rows(const Command *command, const Eval *asked) {
     TRY(open_model(command->arguments[0], asked->adapter, asked->compute, &asked->chat, &opened));
     Status status = load_rows(asked, &opened, &dataset);
     EvalRows job = {.asked = asked, .opened = &opened, .dataset = dataset};
-    if (status == ST_OK) status = eval_tokens(&job);
+    if (status == ST_OK) status = dealt_check(opened.model, dataset_fingerprint(dataset));
+    if (status == ST_OK) status = eval_tokens(&job, command->arena);
     if (status == ST_OK && asked->exact_match) status = eval_answers(&job, command->arena);
     if (status == ST_OK) status = eval_rows_report(command, &job);
     dataset_free(dataset);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune eval of a run on text: rewards of answers to prompts, or episodes in its environment of texts. */
+#include "cmd/app/ranks.h"
 #include "cmd/app/terminal.h"
 #include "cmd/common/recipe_command.h"
 #include "cmd/common/runtime.h"
@@ -28,8 +29,8 @@ static void show_prompts(const Command *command, const TextEvaluation *found) {
 
 Status eval_prompts(const Command *command, const Eval *job) {
     TextEvaluation found;
-    Status status =
-        text_rl_evaluate(runtime_choose(NULL).device, command->arguments[0], job->data, &(RewardOptions){.secret = secret_from_environment}, &found);
+    Status status = text_rl_evaluate(runtime_choose(NULL).device, ranks_world(), command->arguments[0], job->data,
+                                     &(RewardOptions){.secret = secret_from_environment}, &found);
     if (status == ST_OK) show_prompts(command, &found);
     arena_free(found.arena);
     return status;

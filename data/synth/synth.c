@@ -2,6 +2,7 @@
 /* A synthesis run: opens and checks everything, runs rounds until there are enough rows, and writes the pages. */
 #include "lib/base/system.h"
 #include "data/synth/synth_parts.h"
+#include "data/synth/teacher_ranks.h"
 #include "lib/recipe/keys.h"
 #include "lib/run/report.h"
 
@@ -173,16 +174,28 @@ static Status open_stages(Synth *s) {
 
 /* ---- opening ---- */
 
-static Status open_teachers(Synth *s) {
+static TeacherOptions teacher_options(const Synth *s, int number) {
     const Recipe *r = s->recipe;
-    TeacherOptions options = {.device = s->config->device,
-                              .seed = (uint64_t)r->seed,
-                              .now = r->data_now,
-                              .secret = s->config->secret,
-                              .context = s->config->context,
-                              .reads_choices = r->synth_choose_by == SYNTH_CHOOSE_BY_TEXT};
-    TRY(teacher_open(&s->teacher_config, &options, &s->teacher));
-    return s->judge_config.node ? teacher_open(&s->judge_config, &options, &s->judge) : ST_OK;
+    return (TeacherOptions){.device = s->config->device,
+                            .seed = (uint64_t)r->seed,
+                            .now = r->data_now,
+                            .secret = s->config->secret,
+                            .context = s->config->context,
+                            .reads_choices = r->synth_choose_by == SYNTH_CHOOSE_BY_TEXT,
+                            .comm = s->config->comm,
+                            .number = number};
+}
+
+static Status read_teachers(Synth *s) {
+    const Recipe *r = s->recipe;
+    TRY(teacher_config(r->synth_teacher, "synth.teacher", r->path, s->arena, &s->teacher_config));
+    return r->synth_judge ? teacher_config(r->synth_judge, "synth.judge", r->path, s->arena, &s->judge_config) : ST_OK;
+}
+
+static Status open_teachers(Synth *s) {
+    const TeacherOptions asked = teacher_options(s, 0), judges = teacher_options(s, 1);
+    TRY(teacher_open(&s->teacher_config, &asked, &s->teacher));
+    return s->judge_config.node ? teacher_open(&s->judge_config, &judges, &s->judge) : ST_OK;
 }
 
 static Status check_system(const Synth *s) {
@@ -227,8 +240,7 @@ static Status open_all(Synth *s) {
     s->preset = preset_find(r->synth_preset);
     ASSERT(s->preset, "preset '%s' of config.def is not in synth_presets.def", r->synth_preset);
     TRY(check_keys(s));
-    TRY(teacher_config(r->synth_teacher, "synth.teacher", r->path, s->arena, &s->teacher_config));
-    if (r->synth_judge) TRY(teacher_config(r->synth_judge, "synth.judge", r->path, s->arena, &s->judge_config));
+    TRY(read_teachers(s));
     TRY(check_prices(s));
     TRY(seeds_read(r->synth_seeds, s->preset->needs, s->preset->seeds_optional, s->arena, &s->seeds));
     TRY(count_types(s));
@@ -592,5 +604,27 @@ Status synth_run(const SynthConfig *config, SynthResult *result) {
     Status status = s.arena && s.round.arena ? synth_run_all(&s, result) : status_fail(ST_RESOURCE, "out of memory");
     if (s.run && status != ST_OK) status = report_run(s.run, NULL, run_mark_stopped(s.run, status));
     close_all(&s);
+    return status == ST_OK ? teacher_dismiss(config->comm) : status;
+}
+
+static Status serve_teachers(Synth *s) {
+    TRY(read_teachers(s));
+    const TeacherConfig *configs[] = {&s->teacher_config, &s->judge_config};
+    Teacher **teachers[] = {&s->teacher, &s->judge}, *open[] = {NULL, NULL};
+    for (int i = 0; i < 2; i++) {
+        const TeacherOptions options = teacher_options(s, i);
+        if (!teacher_config_is_local(configs[i])) continue;
+        TRY(teacher_open(configs[i], &options, teachers[i]));
+        open[i] = *teachers[i];
+    }
+    return teacher_serve(s->config->comm, open, COUNT_OF(open));
+}
+
+Status synth_serve(const SynthConfig *config) {
+    Synth s = {.config = config, .recipe = config->recipe, .arena = arena_new(0)};
+    Status status = s.arena ? serve_teachers(&s) : status_fail(ST_RESOURCE, "out of memory");
+    teacher_close(s.teacher);
+    teacher_close(s.judge);
+    arena_free(s.arena);
     return status;
 }

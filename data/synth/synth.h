@@ -59,6 +59,7 @@ typedef struct SynthConfig {
     const Recipe *recipe;
     RunOptions options;
     const Device *device;       /* that local teachers run on */
+    Comm *comm;                 /* ranks, which share the work of local teachers; NULL: one process */
     const char *const *folders; /* folders to search for prompts/NAME.jinja, in order */
     size_t n_folders;
     const char *(*secret)(void *context, const char *name); /* see TeacherOptions */
@@ -71,6 +72,8 @@ typedef struct SynthConfig {
  * synth.min_acceptance; ST_RESOURCE: a server that stays down, a limit that is reached, a full disk; ST_INTERRUPTED. Answers received before are in
  * the log. */
 Status synth_run(const SynthConfig *config, SynthResult *result);
+/* For ranks other than 0, while rank 0 is in synth_run: computes what local teachers are asked. Uses recipe, device and comm of `config`. */
+Status synth_serve(const SynthConfig *config);
 /* The changes that the recipe's preset makes to the default filters, in the form of FilterConfig.base: in the arena; NULL: none. */
 Status synth_preset_filters(const Recipe *recipe, Arena *arena, const Yaml **filters);
 void synth_presets_help(Str *text); /* one a line */

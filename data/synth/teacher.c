@@ -233,6 +233,8 @@ int64_t teacher_count(double tokens) { return tokens >= 0 ? (int64_t)MIN(tokens,
 
 /* ---- the common interface ---- */
 
+bool teacher_config_is_local(const TeacherConfig *config) { return config->node && !config->replay && !config->url; }
+
 Status teacher_open(const TeacherConfig *config, const TeacherOptions *options, Teacher **out) {
     *out = NULL;
     Teacher *teacher = calloc(1, sizeof *teacher);

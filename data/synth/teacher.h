@@ -12,6 +12,7 @@
 #define TUNE_TEACHER_H
 
 #include "data/data.h"
+#include "lib/comm/comm.h"
 #include "lib/infer/infer.h"
 
 /* How answers are sampled: the keys of the recipe's section `generate`, and the penalties. */
@@ -53,6 +54,9 @@ typedef struct TeacherOptions {
     const char *(*secret)(void *context, const char *name);
     void *context;
     bool reads_choices;
+    /* of a local teacher: the ranks that share its work, and its number (teacher_ranks.h); NULL: one process */
+    Comm *comm;
+    int number;
 } TeacherOptions;
 
 /* One question: messages, or a text to continue. All is borrowed. */
@@ -88,8 +92,9 @@ Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, con
                    void *context);
 /* Records a question that an earlier run has answered: before a server counts as down, it is asked this question again. */
 void teacher_note_known(Teacher *teacher, const TeacherPrompt *prompt, const TeacherSampling *sampling);
-bool teacher_chats(const Teacher *teacher);    /* true: it takes messages; false: texts */
-bool teacher_compares(const Teacher *teacher); /* true: it compares choices by log-probability; false: its words are read */
+bool teacher_config_is_local(const TeacherConfig *config); /* a model on this machine */
+bool teacher_chats(const Teacher *teacher);                /* true: it takes messages; false: texts */
+bool teacher_compares(const Teacher *teacher);             /* true: it compares choices by log-probability; false: its words are read */
 /* The choice that a reply begins with, ignoring case and punctuation; the longest of several. Otherwise the only choice that the reply contains. "":
  * none. */
 const char *teacher_choice(const char *reply, const char *const *choices, size_t n);

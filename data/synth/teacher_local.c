@@ -2,7 +2,7 @@
 /* A local teacher: all questions go through the generator at once; a choice is made by comparing the log-probabilities of its texts. */
 #include "lib/tensor/compute.h"
 #include "data/formats/conversation.h"
-#include "data/synth/teacher.h"
+#include "data/synth/teacher_ranks.h"
 #include "lib/model/adapter.h"
 
 #include <errno.h>
@@ -26,6 +26,11 @@ static void teacher_local_close(Teacher *teacher) {
     tokenizer_free(local->tokenizer);
     chat_close(local->chat);
     free(local);
+}
+
+TeacherModel teacher_local_model(const Teacher *teacher) {
+    const Local *local = teacher->state;
+    return (TeacherModel){teacher->options.comm, teacher->options.number, local->model, local->tokenizer, local->memory};
 }
 
 static Status open_template(const Teacher *teacher, Local *local) {
@@ -53,7 +58,8 @@ static Status teacher_local_open(Teacher *teacher) {
     teacher->chats = chat_has_template(local->chat) && !c->base;
     teacher->compares = !teacher->options.reads_choices;
     if (c->max_batch > 0) teacher->width = (size_t)c->max_batch;
-    return ST_OK;
+    const TeacherModel model = teacher_local_model(teacher);
+    return comm_rank(model.comm) == 0 ? teacher_deal_check(&model) : ST_OK;
 }
 
 /* ---- questions as tokens ---- */
@@ -128,7 +134,8 @@ static Status generate_answers(const Teacher *teacher, const TeacherSampling *sa
         .max_batch = teacher->config.max_batch,
         .memory = local->memory,
     };
-    Status status = generate(local->model, local->tokenizer, all, asked->n, &config, NULL, hand_over, asked);
+    const TeacherModel model = teacher_local_model(teacher);
+    Status status = teacher_deal_prompts(&model, all, asked->n, &config, hand_over, asked);
     free(all);
     return status;
 }
@@ -234,11 +241,11 @@ static void teacher_local_choose(const TeacherPrompt *prompt, const ScoreStem *s
 }
 
 static Status choose_some(const Teacher *teacher, const Asked *asked, size_t first, size_t n) {
-    const Local *local = teacher->state;
+    const TeacherModel model = teacher_local_model(teacher);
     Choices choices = {0};
     TeacherAnswer answer;
     Status status = lay_out_choices(teacher, asked, first, n, &choices);
-    if (status == ST_OK) status = score_branches(local->model, choices.stems, n);
+    if (status == ST_OK) status = teacher_deal_branches(&model, choices.stems, n);
     for (size_t i = 0, at = 0; i < n && status == ST_OK; at += asked->prompts[first + i++].n_choices) {
         teacher_local_choose(&asked->prompts[first + i], &choices.stems[i], choices.sums + at, &answer);
         status = asked->on_answer(asked->context, asked->places[first + i], &answer);

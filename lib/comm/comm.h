@@ -78,8 +78,8 @@ typedef struct CommSum {
     const int64_t *lanes; /* (size + 1), copied; NULL: rank r holds lane r. lanes[0] > 0 needs `kept`. */
     float *const *nodes;  /* this rank's arrays, copied; the arrays are valid until the sum has ended, and are overwritten */
     float *sum;           /* gets this rank's elements, first[rank + 1] - first[rank]; may be nodes[0] + first[rank] */
-    /* NULL: the tree ends with this sum. Else the counter of this rank's elements, which holds the lanes before lanes[0]: the nodes are pushed,
-     * `sum` is not used, and the caller calls tree_total after the last lane. COMM_TREE and COMM_MASTER only. tree_levels arrays, copied. */
+    /* NULL: the tree ends with this sum. Else the counter of this rank's elements, which holds the lanes before lanes[0]: the nodes are pushed, and
+     * if `sum` is not NULL the tree ends. tree_levels arrays, copied; NULL: the counter has nothing at this level before and after the sum. */
     float *const *kept;
     bool bf16; /* the nodes are rounded to bf16, and travel as bf16: half the bytes */
 } CommSum;

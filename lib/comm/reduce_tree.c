@@ -46,7 +46,8 @@ static size_t largest_segment(const Comm *comm, const size_t *first, size_t size
 static DirectRoom direct_room(const Comm *comm, const CommWork *work, size_t *bytes) {
     const size_t size = work->sum.bf16 ? sizeof(uint16_t) : sizeof(float);
     const size_t n_nodes = (size_t)work->node_first[comm->size], own = (size_t)nodes_of(work, comm->rank);
-    const size_t levels = work->sum.kept ? 0 : (size_t)tree_levels(work->sum.lanes[comm->size]);
+    size_t levels = 0;
+    for (int level = 0; level < tree_levels(work->sum.lanes[comm->size]); level++) levels += !work->sum.kept || !work->sum.kept[level];
     DirectRoom room = {.stride = largest_segment(comm, work->sum.first, size)};
     const size_t arrived = (n_nodes - own) * room.stride * size;
     const size_t leaving = work->sum.bf16 ? (size_t)comm->size * own * room.stride * size : 0;
@@ -75,8 +76,8 @@ static void direct_add(const Comm *comm, const CommWork *work, const DirectRoom 
     const int64_t n_lanes = work->sum.lanes[comm->size];
     const uint8_t *arrived = room->arrived;
     float *kept[TREE_LEVELS] = {NULL};
-    for (int level = 0; level < tree_levels(n_lanes); level++)
-        kept[level] = work->sum.kept ? work->sum.kept[level] + (begin - from) : room->kept + (size_t)level * room->stride;
+    for (int level = 0, used = 0; level < tree_levels(n_lanes); level++)
+        kept[level] = work->sum.kept && work->sum.kept[level] ? work->sum.kept[level] + (begin - from) : room->kept + (size_t)used++ * room->stride;
     for (int rank = 0; rank < comm->size; rank++)
         for (int i = 0; i < nodes_of(work, rank); i++) {
             const TreeNode *node = &work->nodes[work->node_first[rank] + i];
@@ -84,7 +85,7 @@ static void direct_add(const Comm *comm, const CommWork *work, const DirectRoom 
             tree_push(kept, node->lane, node->level, direct_node(work, room, own, arrived, count), count);
             if (!own) arrived += room->stride * size;
         }
-    if (!work->sum.kept) tree_total(kept, n_lanes, work->sum.sum + (begin - from), count);
+    if (work->sum.sum) tree_total(kept, n_lanes, work->sum.sum + (begin - from), count);
 }
 
 Status sum_direct(Comm *comm, CommWork *work, bool *ended) {

@@ -99,6 +99,11 @@ typedef struct AttentionForm {
     bool norm_all_heads;         /* these norms are over all heads of a token together, not over each head */
     const char *sinks;           /* a logit for each head whose share of the softmax is dropped; NULL: none */
 } AttentionForm;
+/* A gated short convolution (op_short_conv) between two projections, over ModelConfig.conv_taps tokens. */
+typedef struct ShortConvForm {
+    const char *in; /* makes B, C and X */
+    const char *kernel, *bias, *out;
+} ShortConvForm;
 /* act(up x), then down. */
 typedef struct MlpForm {
     const char *up, *down;

@@ -12,6 +12,7 @@ typedef struct AttentionBlock {
     AttentionArgs args;
     bool takes, gives; /* keys and values of an earlier layer; its own to later layers */
     int shared;        /* the place of these keys, and the next one of the values */
+    bool shown;        /* model_show_attention: its queries and keys are wanted */
     Tensor *sinks;
 } AttentionBlock;
 
@@ -104,10 +105,35 @@ static Tensor *attention_forward(const LayerContext *context, const Sublayer *su
         context->shared[block->shared] = k;
         context->shared[block->shared + 1] = v;
     }
+    if (block->shown && context->batch->shown) {
+        context->shared[model->shown.place] = q;
+        context->shared[model->shown.place + 1] = k;
+    }
     AttentionArgs args = block->args;
     args.layout = &context->batch->layout;
     args.sinks = block->sinks;
     return sublayer_project(context, sublayer, tape, &block->o, op_attention(tape, q, k, v, &args), residual);
+}
+
+static Status not_plain(const Model *model, const char *why) {
+    return status_fail(ST_CONFIG, "the attention of the last layer of '%s' cannot be compared with another model's: it has %s", model->dir, why);
+}
+
+Status model_show_attention(Model *model) {
+    const DecoderLayer *last = &model->layers[model->config.num_hidden_layers - 1];
+    AttentionBlock *block = NULL;
+    for (int i = 0; i < last->n_sublayers; i++)
+        if (last->sublayers[i].kind == &block_attention) block = last->sublayers[i].block;
+    if (!block) return not_plain(model, "no softmax attention with keys for each head");
+    if (block->args.window) return not_plain(model, "a window");
+    if (block->sinks) return not_plain(model, "sinks");
+    if (block->takes) return not_plain(model, "the keys of an earlier layer");
+    if (block->shown) return ST_OK;
+    block->shown = true;
+    model->shown.args = &block->args;
+    model->shown.place = model->n_shared;
+    model->n_shared += 2;
+    return ST_OK;
 }
 
 const BlockKind block_attention = {sizeof(AttentionBlock), attention_build, attention_forward};

@@ -104,6 +104,8 @@ struct ModelConfig {
     bool qkv_bias, o_bias, mlp_bias;
     ExpertsConfig experts;
     LatentConfig latent;
+    int64_t conv_taps; /* of short convolutions: tokens that each one reads; 0: the model has none */
+    bool conv_bias;    /* of them and of their projections */
     Activation activation;
     bool in_out_weights; /* Conv1D layout */
     bool tie_word_embeddings;

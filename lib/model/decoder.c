@@ -117,22 +117,30 @@ static const ModelBatch *batch_keep(Tape *tape, const ModelBatch *given) {
     return batch;
 }
 
-Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *given, int64_t n_layers) {
+Tensor *model_layers(const Model *model, Tape *tape, const ModelBatch *given, Tensor *x, int64_t first, int64_t end) {
     profile_lap(NULL);
     const ModelBatch *batch = batch_keep(tape, given);
     if (!batch) return NULL;
-    Tensor *x = embed(model, tape, batch);
+    if (!x) x = embed(model, tape, batch);
     const RopeTables *ropes = x ? all_ropes(model, tape, batch) : NULL;
     if (!ropes) return NULL;
     profile_lap(device_computes(tape_device(tape)) ? "positions" : NULL);
     if (model->checkpointing != CHECKPOINT_NONE) tape_checkpoint(tape, model->checkpointing);
     Tensor **shared = model->n_shared > 0 ? arena_zero(tape_arena(tape), (size_t)model->n_shared * sizeof *shared) : NULL;
     if (model->n_shared > 0 && !shared) return tape_fail(tape, ST_RESOURCE, "out of memory for what layers hand on");
-    for (int64_t i = 0; i < n_layers && x; i++) {
+    for (int64_t i = first; i < end && x; i++) {
         LayerContext *context = tape_copy(tape, &(LayerContext){model, batch, ropes, shared, i}, sizeof(LayerContext));
         x = context ? op_layer_shared(tape, layer_forward, x, context, shared, model->n_shared) : NULL;
     }
+    if (x && batch->shown) {
+        *batch->shown = (ShownAttention){shared[model->shown.place], shared[model->shown.place + 1], *model->shown.args};
+        batch->shown->args.layout = &batch->layout;
+    }
     return x;
+}
+
+Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers) {
+    return model_layers(model, tape, batch, NULL, 0, n_layers);
 }
 
 Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch) {

@@ -167,7 +167,7 @@ static Status load_codes(const Loader *loader, const StoredTensor *stored, const
             (*tensor)->storage->kind = STORAGE_MAPPED;
             file_watch_truncation(model_mapping(model, stored->codes));
         }
-    } else if (mapping && !loader->options->streamed && !module->sparse) {
+    } else if (mapping && !loader->options->streamed && !loader->options->shared && !module->sparse) {
         TRY(stored_copy(model, stored, stored->dtype, module->n_dims, module->shape, tensor));
     } else {
         *tensor = mapping ? tensor_mapped(model->arena, model->device, stored->dtype, module->n_dims, module->shape, stored->data)
@@ -190,7 +190,7 @@ static Status load_values(const Loader *loader, const StoredTensor *stored, cons
          has_file = model->device->host_memory || model->device->planned;
     bool copied = quantised || !has_file || all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
                   (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 ||
-                  (!loader->options->streamed && !module->sparse && read_in_place(model, stored, shape));
+                  (!loader->options->streamed && !loader->options->shared && !module->sparse && read_in_place(model, stored, shape));
     if (copied) {
         DType dtype = all || n_dims == 1 || stored->dtype == DT_F64 ? wide : quantised ? dequantised_dtype(loader, stored) : stored->dtype;
         return stored_copy(model, stored, dtype, n_dims, shape, tensor);
@@ -218,7 +218,7 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, const Modu
         TRY(check_whole(model, *tensor, stored));
     Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
     if (!param) return ST_RESOURCE;
-    if (all) return params_train(param, model->arena);
+    if (all) return loader->options->lends ? params_train_lent(param, model->arena) : params_train(param, model->arena);
     (*tensor)->storage->constant = !module->sparse; /* a packed copy would be as large as all experts */
     return ST_OK;
 }
@@ -470,7 +470,7 @@ ModelMemory model_memory(const Model *model, bool backward) {
             memory.mapped += bytes;
         else
             memory.weights += bytes;
-        if (param->trained) memory.gradients += bytes;
+        if (param->trained && !tensor->grad->lent) memory.gradients += bytes;
     }
     for (size_t i = 0; i <= model->n_linears; i++) {
         const Tensor *weight = i < model->n_linears ? model->linears[i]->weight : model->head;

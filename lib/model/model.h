@@ -67,8 +67,12 @@ typedef struct Model {
     int n_cache_rows;
     int64_t *state_widths; /* of the states of all blocks that have one, in order; n_states */
     int n_states;
-    int n_shared;        /* tensors that layers hand on (op_layer_shared) */
-    int n_routers;       /* layers of experts */
+    int n_shared;  /* tensors that layers hand on (op_layer_shared) */
+    int n_routers; /* layers of experts */
+    struct {
+        const AttentionArgs *args; /* NULL: not asked for by model_show_attention */
+        int place;                 /* among the shared tensors: queries; the next one: keys */
+    } shown;
     LogprobArgs logprob; /* the model's soft cap; its temperature is the model's divisor of logits */
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;
@@ -80,8 +84,12 @@ typedef struct Model {
 typedef struct Quantise Quantise;
 typedef struct ModelOptions {
     const Device *device;
-    DType compute;       /* f32 or bf16 (f64 on the reference device) */
-    bool train_all;      /* full fine-tuning: every weight becomes a trained f32 copy */
+    DType compute;  /* f32 or bf16 (f64 on the reference device) */
+    bool train_all; /* full fine-tuning: every weight becomes a trained f32 copy */
+    bool lends;     /* with train_all: gradients have memory only while a tape lends it (params_train_lent) */
+    /* other processes of this machine have the same files: weights that products read as they are stored stay in the mapped file, of which all
+     * processes share the pages */
+    bool shared;
     bool dequantize;     /* quantised weights become values in `compute`; else products read their codes */
     bool skip_nan_check; /* weights are checked for NaN and infinities unless set */
     /* For callers that read each weight once: weights stay in the mapped file, and checked pages are released (model_drop_pages) */
@@ -127,6 +135,11 @@ typedef struct SequenceStates {
     Tensor **items; /* items[i]: (n_pages of the cache, width) in the residual dtype, n of them; Segment.state: a sequence's row */
     int n;
 } SequenceStates;
+/* Queries (N, H x D) and keys (N, KV x D) of the last layer, as its attention gets them; on the tape, until the step ends. */
+typedef struct ShownAttention {
+    Tensor *q, *k;
+    AttentionArgs args;
+} ShownAttention;
 /* A flat batch of tokens. ids: N. Data that the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {
     const int32_t *ids;
@@ -135,12 +148,18 @@ typedef struct ModelBatch {
     EmbedNoise noise;
     SequenceStates *states; /* with a cache; may be NULL if the model has no states */
     RouterLoad *loads;      /* n_routers of them: each layer of experts adds what its router did; NULL: not wanted */
+    ShownAttention *shown;  /* receives the queries and keys of the last layer, after model_show_attention; NULL: not wanted */
 } ModelBatch;
 /* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned
  * positions. */
 Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch);
+/* Makes ModelBatch.shown possible. ST_CONFIG: the last layer has no plain softmax attention (a window, sinks, keys of another layer). */
+Status model_show_attention(Model *model);
 /* The residual stream (N, C) after the first `n_layers` layers, before the final norm. */
 Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers);
+/* The residual stream after layers first..end-1; x: that before them, (N, C) in the tape's residual dtype, or NULL: the embedding, with first 0. Not
+ * with first above 0 for models whose layers read results of earlier ones (Model.n_shared is not 0). */
+Tensor *model_layers(const Model *model, Tape *tape, const ModelBatch *batch, Tensor *x, int64_t first, int64_t end);
 /* Logits of chosen rows: (P, V) f32 (f64 if compute is f64) after soft cap, and f64 (P) log-sum-exp of each row, NaN if one of its logits is not
  * finite. For sampling and for `score --logits`. rows: i32 (P). Not recorded. Both NULL after a failure, which the tape stores. */
 typedef struct Logits {

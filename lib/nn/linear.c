@@ -19,14 +19,18 @@ static const LoraBranch *branches_of_rows(const Linear *linear, Tape *tape, cons
     return first;
 }
 
+void linear_mask(const Linear *linear, const StepContext *step, LoraBranch *branch) {
+    if (!step->training) branch->dropout = 0;
+    branch->first_draw = (uint64_t)(step->first_token * linear->in);
+    branch->key = rng_key(step->seed, RNG_DROPOUT, step->number * DROPOUT_LAYERS + linear->index);
+}
+
 /* The layer's arguments in this step; `branch` receives its low-rank branch. */
 static LinearArgs linear_args(const Linear *linear, Tape *tape, const StepContext *step, LoraBranch *branch) {
     if (step->n_adapters > 0) return (LinearArgs){linear->weight, linear->bias, branches_of_rows(linear, tape, step)};
     if (!linear->lora) return (LinearArgs){linear->weight, linear->bias, NULL};
     *branch = *linear->lora;
-    if (!step->training) branch->dropout = 0;
-    branch->first_draw = (uint64_t)(step->first_token * linear->in);
-    branch->key = rng_key(step->seed, RNG_DROPOUT, step->number * DROPOUT_LAYERS + linear->index);
+    linear_mask(linear, step, branch);
     return (LinearArgs){linear->weight, linear->bias, branch};
 }
 
@@ -73,7 +77,7 @@ static bool is_dropped(const Linear *linear, const StepContext *step) {
     return step->n_adapters == 0 && step->training && linear->lora && linear->lora->magnitude && linear->lora->dropout > 0;
 }
 
-bool linear_reads_once(const Linear *linear, const StepContext *step) { return !is_dropped(linear, step); }
+bool linear_reads_once(const Linear *linear, const StepContext *step) { return !is_dropped(linear, step) && !step->watch; }
 
 /* The first pass keeps the norms of a branch that never changes. */
 static const Tensor *norms_of(const Linear *linear, Tape *tape, LoraBranch *lora) {
@@ -124,7 +128,15 @@ static Tensor *dropped_forward(const Linear *linear, Tape *tape, Tensor *x, Tens
 
 /* ---- layers ---- */
 
-Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step) {
+/* The input that the layers get; NULL: none, after a failure or at the end of the pass. */
+static Tensor *watched_input(const Linear *const *linears, int n, Tape *tape, Tensor *x, const StepContext *step) {
+    if (!step->watch || !x) return x;
+    Tensor *given = step->watch->see(step->watch->context, tape, linears, n, x);
+    if (!given && tape_status(tape) == ST_OK) tape_fail(tape, ST_INTERRUPTED, "the pass ends at '%s'", linears[0]->path);
+    return given;
+}
+
+static Tensor *apply_linear(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step) {
     if (is_dropped(linear, step)) return dropped_forward(linear, tape, x, residual, step);
     LoraBranch branch;
     LinearArgs args = linear_args(linear, tape, step, &branch);
@@ -132,13 +144,18 @@ Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *resi
     return op_linear(tape, x, args.weight, args.bias, args.lora, residual);
 }
 
+Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step) {
+    return apply_linear(linear, tape, watched_input(&linear, 1, tape, x, step), residual, step);
+}
+
 void linears_forward(const Linear *const *linears, int n, Tape *tape, Tensor *x, const StepContext *step, Tensor **y) {
     LoraBranch branches[LINEARS_MOST];
     LinearArgs args[LINEARS_MOST] = {0};
     bool together = true;
     ASSERT(n <= LINEARS_MOST, "%d linear layers at once", n);
+    x = watched_input(linears, n, tape, x, step);
     for (int i = 0; i < n; i++) together = together && !is_dropped(linears[i], step);
-    for (int i = 0; i < n && !together; i++) y[i] = linear_forward(linears[i], tape, x, NULL, step);
+    for (int i = 0; i < n && !together; i++) y[i] = apply_linear(linears[i], tape, x, NULL, step);
     if (!together) return;
     for (int i = 0; i < n; i++) {
         args[i] = linear_args(linears[i], tape, step, &branches[i]);

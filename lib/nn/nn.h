@@ -35,6 +35,7 @@ typedef struct Param {
     /* divided: other processes update the other elements; this one updates first .. first + n - 1, and its states are of these (n) */
     bool divided;
     int64_t first, n;
+    Tensor *own_grad;                    /* (n): the gradient of these elements, if it is apart from the tensor's; NULL: it is a part of that */
     Tensor *state[OPTIMIZER_MAX_STATES]; /* owned by the optimiser */
 } Param;
 typedef struct Params {
@@ -50,12 +51,17 @@ uint64_t params_fingerprint(const Params *params);
 /* Marks a parameter as trained: sets needs_grad, and makes a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the
  * reference device). ST_RESOURCE. */
 Status params_train(Param *param, Arena *arena);
+/* The same without memory for the gradient: it has some only while a tape lends it (Tensor.lent). */
+Status params_train_lent(Param *param, Arena *arena);
+void params_return_grads(const Params *params);              /* lent gradients have no memory any more: their tape is reset next */
+Status params_own_grads(const Params *params, Arena *arena); /* gives lent gradients memory of their own in `arena`; ST_RESOURCE */
 /* Bytes, in whole pages, of `copies` tensors for each trained parameter, of its shape and dtype (states of an optimiser, saved weights). Call
  * params_expect_copies before they are made in `arena`, so that they take no more than this (arena_expect). */
 size_t params_copies_bytes(const Params *params, int copies);
 void params_expect_copies(const Params *params, int copies, Arena *arena);
 void params_zero_grad(const Params *params); /* touches no memory: see Tensor.blank */
 Tensor *param_grad(const Param *param);      /* the gradient of a trained parameter, to read or write: zeros where nothing was added */
+Tensor param_own_grad(const Param *param);   /* the same of the elements that this process updates, first .. first + n - 1 of a divided parameter */
 /* L2 norm over all gradients of trained parameters, summed in double in list order. */
 double params_grad_norm(const Params *params);
 /* Factor that brings a norm down to `max_norm` (0 = never): min(1, max_norm / (norm + 1e-6)), as torch. */
@@ -108,6 +114,13 @@ typedef struct AdapterRows {
     Linear *const *linears;
     int64_t begin, end;
 } AdapterRows;
+/* Sees the inputs of linear layers in a pass without a backward pass; layers of experts are not among them. */
+typedef struct LinearWatch {
+    void *context;
+    /* Called before `n` layers with the same input are applied to it, x: (N, in). Returns the input that they get: x or another tensor. NULL: the
+     * pass ends here, with ST_INTERRUPTED on the tape unless that has a failure. */
+    Tensor *(*see)(void *context, Tape *tape, const Linear *const *linears, int n, Tensor *x);
+} LinearWatch;
 /* What a forward pass must know of the step that it belongs to. */
 typedef struct StepContext {
     bool training;         /* dropout is on */
@@ -117,6 +130,7 @@ typedef struct StepContext {
     /* n_adapters > 0: these branches instead of the layers' own; the ranges are in order, and the other rows have no branch. No backward pass */
     const AdapterRows *adapters;
     int n_adapters;
+    const LinearWatch *watch; /* NULL: none */
 } StepContext;
 /* Applies the layer. residual: added to the result; NULL = none. */
 Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step);
@@ -125,6 +139,8 @@ bool linear_reads_once(const Linear *linear, const StepContext *step);
 /* The branch that changes the layer's weight, its own or its part of that of all experts together, as a branch of the two tensors in `parts`. False:
  * there is none. expert: of a layer of all experts together, which of them; else 0. */
 bool linear_change(const Linear *linear, int64_t expert, LoraBranch *branch, Tensor parts[2]);
+/* Sets the dropout mask of a copy of the layer's branch in this step. */
+void linear_mask(const Linear *linear, const StepContext *step, LoraBranch *branch);
 /* The layer's low-rank branches in this step, in the step's memory; NULL: none, or after a failure. */
 const LoraBranch *linear_branch(const Linear *linear, Tape *tape, const StepContext *step);
 /* Applies several layers to the same input, without residual (op_linears). */

@@ -69,7 +69,7 @@ size_t optimizer_bytes(const OptimizerConfig *config, const Params *params) {
 
 /* Updates this process's elements. */
 static void update_part(const OptimizerInfo *info, const OptimizerConfig *config, const Param *param, double grad_scale, double lr, int64_t step) {
-    Tensor values = tensor_part(param->tensor, param->first, param->n), gradient = tensor_part(param_grad(param), param->first, param->n);
+    Tensor values = tensor_part(param->tensor, param->first, param->n), gradient = param_own_grad(param);
     Param part = *param;
     values.grad = &gradient;
     part.tensor = &values;

@@ -81,17 +81,44 @@ uint64_t params_fingerprint(const Params *params) {
     return sum;
 }
 
-Status params_train(Param *param, Arena *arena) {
+static Status train_with(Param *param, Tensor *grad) {
     Tensor *tensor = param->tensor;
     ASSERT(tensor->dtype == DT_F32 || tensor->dtype == DT_F64, "trained parameter '%s' is %s, not f32", param->name, dtype_name(tensor->dtype));
-    Tensor *grad = tensor_new(arena, tensor_device(tensor), tensor->dtype, tensor->n_dims, tensor->shape);
     if (!grad) return status_prefix(ST_RESOURCE, "gradient of '%s'", param->name);
-    tensor_device(tensor)->fill(grad, 0);
     tensor_unpack(tensor);
     tensor->storage->constant = false;
     tensor->needs_grad = true;
     tensor->grad = grad;
     param->trained = true;
+    return ST_OK;
+}
+
+Status params_train(Param *param, Arena *arena) {
+    const Tensor *tensor = param->tensor;
+    Tensor *grad = tensor_new(arena, tensor_device(tensor), tensor->dtype, tensor->n_dims, tensor->shape);
+    if (grad) tensor_device(tensor)->fill(grad, 0);
+    return train_with(param, grad);
+}
+
+Status params_train_lent(Param *param, Arena *arena) {
+    const Tensor *tensor = param->tensor;
+    Tensor *grad = tensor_header(arena, tensor_device(tensor), tensor->dtype, tensor->n_dims, tensor->shape);
+    if (grad) grad->lent = grad->blank = true;
+    return train_with(param, grad);
+}
+
+void params_return_grads(const Params *params) {
+    for (size_t i = 0; i < params->n; i++)
+        if (params->items[i].trained && params->items[i].tensor->grad->lent) tape_grad_free(NULL, params->items[i].tensor->grad);
+}
+
+Status params_own_grads(const Params *params, Arena *arena) {
+    for (size_t i = 0; i < params->n; i++) {
+        Tensor *grad = params->items[i].trained ? params->items[i].tensor->grad : NULL;
+        if (!grad || !grad->lent) continue;
+        if (tensor_allocate(grad, arena) != ST_OK) return status_prefix(ST_RESOURCE, "gradient of '%s'", params->items[i].name);
+        grad->lent = false;
+    }
     return ST_OK;
 }
 
@@ -114,10 +141,13 @@ void params_zero_grad(const Params *params) {
 
 Tensor *param_grad(const Param *param) {
     Tensor *grad = param->tensor->grad;
+    ASSERT(tensor_is_allocated(grad), "the gradient of '%s' has no memory now", param->name);
     if (grad->blank) tensor_device(grad)->fill(grad, 0);
     grad->blank = false;
     return grad;
 }
+
+Tensor param_own_grad(const Param *param) { return param->own_grad ? *param->own_grad : tensor_part(param_grad(param), param->first, param->n); }
 
 double params_grad_norm(const Params *params) {
     double total = 0;
@@ -139,10 +169,17 @@ double clip_scale(double norm, double max_norm) {
     return scale < 1 ? scale : 1;
 }
 
+/* What this process has of a gradient; NULL: nothing. */
+static const Tensor *known_grad(const Param *param) {
+    if (tensor_is_allocated(param->tensor->grad)) return param_grad(param);
+    return param->own_grad;
+}
+
 const Param *params_nonfinite(const Params *params, bool gradient) {
     for (size_t i = 0; i < params->n; i++) {
         const Param *param = &params->items[i];
-        if (param->trained && tensor_find_nonfinite(gradient ? param_grad(param) : param->tensor) >= 0) return param;
+        const Tensor *values = !param->trained ? NULL : gradient ? known_grad(param) : param->tensor;
+        if (values && tensor_find_nonfinite(values) >= 0) return param;
     }
     return NULL;
 }

@@ -40,9 +40,12 @@ struct Reducer {
     /* (n_params): this rank's last node is complete; it has no gradient; one of its nodes has one, in this step */
     bool *complete, *absent, *there;
     double *squares; /* (units) */
-    float **kept;    /* with rounds: (levels) counters of this rank's own elements */
-    float **levels;  /* the same for a bucket */
+    /* with rounds: (levels) counters of this rank's own elements; NULL: a level that is empty after each round but the last. `sums`: where the tree
+     * ends, one of them if there is one */
+    float **kept, *sums;
+    float **levels; /* of a bucket */
     int n_levels;
+    Tape *tape; /* of the running backward pass; NULL: not known yet */
     TapeWatch watch;
     ReducerRound round;
     int joins; /* newest sums of lanes that the last lane joins */
@@ -144,8 +147,10 @@ static int n_nodes(const Reducer *reducer) {
 
 static int64_t clamped(const Bucket *bucket, int64_t element) { return MIN(MAX(element, bucket->begin), bucket->end) - bucket->begin; }
 
+/* If ranks do not divide what they own, the master adds everything. */
 static void find_owners(Reducer *reducer, const Bucket *bucket) {
-    for (int r = 0; r <= reducer->size; r++) reducer->first[r] = (size_t)clamped(bucket, reducer->shards.begin[r]);
+    const bool master = comm_reduce(reducer->config.comm) == COMM_MASTER && !reducer->config.divided;
+    for (int r = 0; r <= reducer->size; r++) reducer->first[r] = (size_t)clamped(bucket, master && r > 0 ? bucket->end : reducer->shards.begin[r]);
 }
 
 static void own_range(const Reducer *reducer, int64_t *begin, int64_t *end) {
@@ -165,13 +170,22 @@ static void retire_gradients(Reducer *reducer, Slot *slot) {
     write_bucket(reducer, bucket, begin, end, gradient_of, slot->arrays[0]);
 }
 
+/* Number of own elements before those of a bucket */
+static int64_t own_before(const Reducer *reducer, const Bucket *bucket) {
+    const int64_t own = reducer->shards.begin[reducer->rank];
+    return MIN(MAX(bucket->begin - own, 0), reducer->shards.begin[reducer->rank + 1] - own);
+}
+
 /* This rank's counters for the elements of a bucket. */
 static float *const *kept_of(Reducer *reducer, const Bucket *bucket) {
-    int64_t own = reducer->shards.begin[reducer->rank], at = MAX(bucket->begin - own, 0);
     if (!reducer->config.n_rounds) return NULL;
-    at = MIN(at, reducer->shards.begin[reducer->rank + 1] - own);
-    for (int l = 0; l < reducer->n_levels; l++) reducer->levels[l] = reducer->kept[l] + at;
+    for (int l = 0; l < reducer->n_levels; l++) reducer->levels[l] = reducer->kept[l] ? reducer->kept[l] + own_before(reducer, bucket) : NULL;
     return reducer->levels;
+}
+
+static float *sum_of(const Reducer *reducer, const Slot *slot, const Bucket *bucket) {
+    if (!reducer->config.n_rounds) return slot->arrays[0] + reducer->first[reducer->rank];
+    return reducer->round.ends ? reducer->sums + own_before(reducer, bucket) : NULL;
 }
 
 static Status start_sum(Reducer *reducer, const Slot *slot, const Bucket *bucket) {
@@ -185,7 +199,7 @@ static Status start_sum(Reducer *reducer, const Slot *slot, const Bucket *bucket
                    .first = reducer->first,
                    .lanes = reducer->round.lanes,
                    .nodes = slot->arrays,
-                   .sum = slot->arrays[0] + reducer->first[reducer->rank],
+                   .sum = sum_of(reducer, slot, bucket),
                    .kept = kept_of(reducer, bucket)};
     TRY(comm_sum(comm, &sum));
     if (reducer->config.divided) return ST_OK;
@@ -193,8 +207,15 @@ static Status start_sum(Reducer *reducer, const Slot *slot, const Bucket *bucket
     return comm_gather(comm, &(CommGather){COMM_GRADIENTS, name, slot->arrays[0], sizeof(float), reducer->first});
 }
 
-static void send_bucket(Reducer *reducer) {
-    size_t b = reducer->n_sent++;
+/* The lent gradients that end in this bucket have left whole. */
+static void give_back(Reducer *reducer, const Bucket *bucket) {
+    for (size_t k = bucket->first; k <= bucket->last && reducer->config.n_rounds; k++) {
+        Tensor *grad = gradient_of(reducer, 0, k);
+        if (grad->lent && reducer->shards.before[k] >= bucket->begin) tape_grad_free(reducer->tape, grad);
+    }
+}
+
+static void fill_bucket(Reducer *reducer, size_t b) {
     Slot *slot = &reducer->slots[b % SLOTS];
     const Bucket *bucket = &reducer->buckets[b];
     retire_gradients(reducer, slot);
@@ -205,6 +226,12 @@ static void send_bucket(Reducer *reducer) {
     keep_status(reducer, start_sum(reducer, slot, bucket));
     slot->number = comm_started(reducer->config.comm);
     slot->busy = true;
+}
+
+static void send_bucket(Reducer *reducer) {
+    const size_t b = reducer->n_sent++;
+    if (!reducer->config.plans) fill_bucket(reducer, b);
+    give_back(reducer, &reducer->buckets[b]);
 }
 
 /* ---- a step ---- */
@@ -226,8 +253,9 @@ static void gradient_complete(Reducer *reducer, size_t k) {
     while (reducer->n_sent < reducer->n_buckets && reducer->buckets[reducer->n_sent].missing == 0) send_bucket(reducer);
 }
 
-static void tensor_ready(void *context, Tensor *tensor) {
+static void tensor_ready(void *context, Tape *tape, Tensor *tensor) {
     Reducer *reducer = context;
+    reducer->tape = tape;
     const Place *place = bsearch(&(Place){tensor, 0}, reducer->places, reducer->shards.n_params, sizeof *place, compare_places);
     if (place && reducer->status == ST_OK) gradient_complete(reducer, place->k);
 }
@@ -238,6 +266,7 @@ void reducer_begin(Reducer *reducer, const ReducerRound *round) {
     reducer->round = *round;
     reducer->joins = reducer->config.n_rounds || round->last < 0 ? 0 : lane_sums_joins(reducer->config.sums, round->last);
     reducer->n_sent = 0;
+    reducer->tape = NULL;
     for (size_t k = 0; k < reducer->shards.n_params; k++) {
         reducer->complete[k] = false;
         if (round->lanes[0] == 0) reducer->there[k] = false;
@@ -248,30 +277,44 @@ void reducer_begin(Reducer *reducer, const ReducerRound *round) {
 
 const TapeWatch *reducer_watch(Reducer *reducer) { return &reducer->watch; }
 
+/* Where the counters of a parameter's own elements begin */
+static int64_t own_place(const Reducer *reducer, size_t k, ShardPart part) {
+    return reducer->shards.before[k] + part.first - reducer->shards.begin[reducer->rank];
+}
+
+/* Copies the sums to a device with memory of its own. */
+static void upload_sums(Reducer *reducer) {
+    const Shards *shards = &reducer->shards;
+    for (size_t k = 0; k < shards->n_params; k++) {
+        ShardPart part = shards_part(shards, reducer->rank, k);
+        Tensor *sum = shards_param(shards, k)->own_grad;
+        if (part.n > 0 && !tensor_device(sum)->host_memory)
+            keep_status(reducer, tensor_upload(sum, 0, part.n, reducer->sums + own_place(reducer, k, part)));
+    }
+}
+
 Status reducer_finish(Reducer *reducer) {
     profile_lap(NULL);
     for (size_t k = reducer->shards.n_params; k-- > 0;) gradient_complete(reducer, k);
     for (size_t i = 0; i < SLOTS; i++) retire_gradients(reducer, &reducer->slots[(reducer->n_sent + i) % SLOTS]);
     lane_sums_reset(reducer->config.sums);
     if (reducer->config.n_rounds) params_zero_grad(reducer->config.params);
+    if (reducer->config.n_rounds) params_return_grads(reducer->config.params);
+    if (reducer->config.n_rounds && reducer->round.ends) upload_sums(reducer);
     profile_lap("gradients of ranks");
     return reducer->status;
 }
 
+void reducer_release(Reducer *reducer) {
+    for (size_t k = 0; reducer && reducer->config.n_rounds && k < reducer->shards.n_params; k++) shards_param(&reducer->shards, k)->own_grad = NULL;
+}
+
 bool reducer_has(const Reducer *reducer, size_t k) { return reducer->there[k]; }
 
-void reducer_total(Reducer *reducer, int64_t n_lanes) {
-    const Shards *shards = &reducer->shards;
-    int64_t own = shards->begin[reducer->rank], n = shards->begin[reducer->rank + 1] - own;
-    if (n == 0) return;
-    tree_total(reducer->kept, n_lanes, reducer->kept[0], (size_t)n);
-    for (size_t k = 0; k < shards->n_params; k++) {
-        ShardPart part = shards_part(shards, reducer->rank, k);
-        if (part.n == 0) continue;
-        Tensor *grad = gradient_of(reducer, 0, k);
-        keep_status(reducer, tensor_upload(grad, part.first, part.n, reducer->kept[0] + (shards->before[k] + part.first - own)));
-        grad->blank = false;
-    }
+void reducer_absent(Reducer *reducer, size_t k) {
+    const Param *param = shards_param(&reducer->shards, k);
+    param->tensor->grad->blank = true;
+    if (param->own_grad) tensor_device(param->own_grad)->fill(param->own_grad, 0);
 }
 
 /* ---- the norm ---- */
@@ -281,11 +324,12 @@ static void own_squares(Reducer *reducer) {
     for (size_t k = 0; k < shards->n_params; k++) {
         ShardPart part = shards_part(shards, reducer->rank, k);
         if (part.n == 0) continue;
-        const Tensor *grad = param_grad(shards_param(shards, k));
+        const Param *param = shards_param(shards, k);
+        const Tensor grad = param->own_grad ? *param->own_grad : tensor_part(param_grad(param), part.first, part.n);
         double *squares = reducer->squares + shards->units[k] + part.first / SHARD_UNIT;
         for (int64_t at = 0; at < part.n; at += SHARD_UNIT) {
-            Tensor unit = tensor_part(grad, part.first + at, MIN((int64_t)SHARD_UNIT, part.n - at));
-            tensor_device(grad)->sum_squares(&unit, squares++);
+            Tensor unit = tensor_part(&grad, at, MIN((int64_t)SHARD_UNIT, part.n - at));
+            tensor_device(&grad)->sum_squares(&unit, squares++);
         }
     }
 }
@@ -356,16 +400,41 @@ static Status new_slots(Reducer *reducer, Arena *arena) {
     return ST_OK;
 }
 
+/* The sums of a parameter's own elements are where the tree ends; a device with memory of its own has a copy. */
+static Status own_grads(Reducer *reducer, Arena *arena) {
+    const Shards *shards = &reducer->shards;
+    for (size_t k = 0; k < shards->n_params; k++) {
+        ShardPart part = shards_part(shards, reducer->rank, k);
+        Param *param = shards_param(shards, k);
+        if (part.n == 0) continue;
+        float *sums = reducer->sums + own_place(reducer, k, part);
+        for (int64_t i = 0; i < part.n; i++) sums[i] = 0;
+        param->own_grad = tensor_view(arena, tensor_device(param->tensor), DT_F32, 1, &part.n, sums);
+        if (!param->own_grad) return status_prefix(ST_RESOURCE, "gradient of '%s'", param->name);
+    }
+    return ST_OK;
+}
+
+/* Levels that are empty after a round of `ranks` lanes, and so after any number of them. */
+static int empty_levels(size_t ranks) {
+    int levels = 0;
+    while (!(ranks >> levels & 1)) levels++;
+    return levels;
+}
+
 static Status new_counters(Reducer *reducer, Arena *arena) {
     const int64_t *begin = reducer->shards.begin + reducer->rank;
+    const size_t bytes = (size_t)MAX(begin[1] - begin[0], 1) * sizeof(float);
     if (!reducer->config.n_rounds) return ST_OK;
     reducer->n_levels = tree_levels(reducer->config.n_rounds);
-    reducer->kept = arena_alloc(arena, (size_t)reducer->n_levels * sizeof *reducer->kept);
+    reducer->kept = arena_zero(arena, (size_t)reducer->n_levels * sizeof *reducer->kept);
     reducer->levels = arena_alloc(arena, (size_t)reducer->n_levels * sizeof *reducer->levels);
     if (!reducer->kept || !reducer->levels) return ST_RESOURCE;
-    for (int l = 0; l < reducer->n_levels; l++)
-        if (!(reducer->kept[l] = arena_alloc(arena, (size_t)MAX(begin[1] - begin[0], 1) * sizeof(float)))) return ST_RESOURCE;
-    return ST_OK;
+    for (int l = empty_levels((size_t)reducer->size); l < reducer->n_levels; l++)
+        if (!(reducer->kept[l] = arena_alloc(arena, bytes))) return ST_RESOURCE;
+    reducer->sums = reducer->kept[reducer->n_levels - 1];
+    if (!reducer->sums && !(reducer->sums = arena_alloc(arena, bytes))) return ST_RESOURCE;
+    return own_grads(reducer, arena);
 }
 
 Status reducer_new(const ReducerConfig *config, Arena *arena, Reducer **result) {
@@ -376,8 +445,8 @@ Status reducer_new(const ReducerConfig *config, Arena *arena, Reducer **result) 
     reducer->size = comm_size(config->comm);
     TRY(shards_init(&reducer->shards, config->params, reducer->size, arena));
     TRY(cut_buckets(reducer, arena));
-    TRY(new_slots(reducer, arena));
-    TRY(new_counters(reducer, arena));
+    if (!config->plans) TRY(new_slots(reducer, arena));
+    if (!config->plans) TRY(new_counters(reducer, arena));
     size_t n = MAX(reducer->shards.n_params, 1);
     reducer->first = arena_alloc(arena, ((size_t)reducer->size + 1) * sizeof *reducer->first);
     reducer->places = arena_alloc(arena, n * sizeof *reducer->places);
@@ -398,5 +467,6 @@ size_t reducer_bytes(const ReducerConfig *config) {
     size_t n = (size_t)params_count(config->params, true), ranks = (size_t)comm_size(config->comm);
     size_t bucket = MIN(n, MAX(elements_of(config->bucket), elements_of(config->first_bucket))) * sizeof(float);
     size_t own = MIN(n, (n / SHARD_UNIT + ranks) / ranks * SHARD_UNIT + SHARD_UNIT) * sizeof(float);
-    return SLOTS * (size_t)MAX(config->most_nodes, 1) * bucket + (config->n_rounds ? (size_t)tree_levels(config->n_rounds) * own : 0);
+    int levels = config->n_rounds ? MAX(tree_levels(config->n_rounds) - empty_levels(ranks), 1) : 0;
+    return SLOTS * (size_t)MAX(config->most_nodes, 1) * bucket + (size_t)levels * own;
 }

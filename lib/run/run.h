@@ -83,6 +83,6 @@ typedef struct TaskInput {
     const char *key;
     uint64_t fingerprint;
 } TaskInput;
-enum { TASK_MAX_INPUTS = 6 };
+enum { TASK_MAX_INPUTS = 7 };
 
 #endif

@@ -120,7 +120,10 @@ bool exchange_is_gone(Exchange *x) {
 
 /* ---- errors ---- */
 
-static const char *error_type(int status) {
+/* messages: by Anthropic's names where they differ. */
+static const char *error_type(int status, bool messages) {
+    if (messages && status >= 500) return "api_error";
+    if (messages && status == 413) return "request_too_large";
     return status == 401 || status == 403 ? "authentication_error"
            : status == 404                ? "not_found_error"
            : status == 429                ? "rate_limit_error"
@@ -147,7 +150,7 @@ void exchange_fail(Exchange *x, int status, const char *param, const char *code,
     if (messages) jw_string(&w, "type", "error"); /* Anthropic's form has a type more */
     jw_object(&w, "error");
     jw_string_n(&w, "message", str_text(&text), text.len);
-    jw_string(&w, "type", error_type(status));
+    jw_string(&w, "type", error_type(status, messages));
     write_text_or_null(&w, "param", param);
     write_text_or_null(&w, "code", code);
     jw_end_object(&w);

@@ -312,6 +312,7 @@ static Status bind_host(Server *server, int *fd) {
 
 Status http_listen(Server *server) {
     int fd = -1;
+    ASSERT(n_serve_routes < MOST_ROUTES, "%zu paths", n_serve_routes);
     TRY(bind_host(server, &fd));
     server->port = bound_port(fd);
     server->daemon =

@@ -50,7 +50,7 @@ static bool add_blocks(json_t *messages, const json_t *given, const char *role) 
         if (assistant && is_type(block, "tool_use"))
             fine = add_use(message, block);
         else if (assistant && is_type(block, "thinking"))
-            fine = json_object_set(message, "reasoning_content", json_object_get(block, "thinking")) == 0;
+            json_object_set(message, "reasoning_content", json_object_get(block, "thinking")); /* without a text, there is none */
         else if (!assistant || !is_type(block, "redacted_thinking"))
             fine = json_array_append(json_object_get(message, "content"), block) == 0;
     }

@@ -207,9 +207,9 @@ typedef struct Histogram {
     uint64_t counts[24], n;
     double sum;
 } Histogram;
-enum { N_CODES = 12 };
+enum { N_CODES = 12, MOST_ROUTES = 32 };
 typedef struct Counters {
-    uint64_t requests[32][N_CODES]; /* by route, the last of other paths; by code (metrics_code) */
+    uint64_t requests[MOST_ROUTES][N_CODES]; /* by route, the one after them of other paths; by code */
     uint64_t prompt_tokens, answer_tokens, cancelled;
     Histogram first_token, per_token, whole, queue;
 } Counters;

@@ -99,13 +99,13 @@ void recompute_end(Tape *tape, Tensor *y) {
     if (recompute_of(y)) tape_temp_free(tape, y);
 }
 
-/* Every kind, plain and gated; and one with both factors in one tensor. */
-const int op_activation_variants = 11;
+/* Every kind, plain and gated; and two with both factors in one tensor. */
+const int op_activation_variants = 14;
 
 void op_activation_example(OpExample *example) {
     Tensor *x = example_input(example, true, true, 2, (int64_t[]){4, 10});
-    if (example->variant == 10) {
-        example_output(example, op_activation(example->tape, ACT_GELU_TANH, x, x));
+    if (example->variant >= 12) {
+        example_output(example, op_activation(example->tape, example->variant == 12 ? ACT_GELU_TANH : ACT_SIGMOID, x, x));
         return;
     }
     Tensor *up = example->variant % 2 ? example_input(example, true, true, 2, (int64_t[]){4, 10}) : NULL;

@@ -125,6 +125,27 @@ static void calls_branch(Calls *calls, Tensor down, bool transpose_down, double 
     product->more_alpha = more_alpha;
 }
 
+/* ---- dropout: each expert's branch has a mask of its own ---- */
+
+static double dropout_of(const ExpertLora *lora, int64_t e) { return lora && lora->each && lora->each[e] ? lora->each[e]->dropout : 0; }
+
+static bool has_dropout(const ExpertLinear *layer, int64_t n_experts) {
+    bool found = false;
+    for (int64_t e = 0; e < n_experts && !found; e++) found = dropout_of(layer->lora, e) > 0;
+    return found;
+}
+
+/* y = the slots' rows of x through the masks, + beta * y, for experts with a branch. */
+static void drop_slots(Tape *tape, const ExpertLinear *layer, const Routing *routing, const Tensor *x, double beta, const Tensor *y) {
+    for (int64_t e = 0; e < routing->n_experts; e++) {
+        int64_t begin = first_slot(routing, e), end = routing->ends[e];
+        const LoraBranch *branch = begin < end && layer->lora->each ? layer->lora->each[e] : NULL;
+        if (!branch) continue;
+        Tensor from = matrix_rows(x, begin, end), to = matrix_rows(y, begin, end), rows = tensor_part(routing->rows, begin, end - begin);
+        tape_device(tape)->dropout_rows(&from, &rows, branch->dropout, branch->key, branch->first_draw, beta, &to);
+    }
+}
+
 /* ---- branches of some tokens ---- */
 
 /* Slots of expert e whose tokens are begin..end-1; slots of an expert are in order of tokens. */
@@ -180,7 +201,8 @@ typedef struct ExpertNode {
     ExpertLora loras[EXPERT_LINEARS_MOST];
 } ExpertNode;
 
-static void layer_products(Calls *calls, const ExpertLinear *layer, const Routing *routing, const Tensor *x, const Tensor *inner,
+/* have_inner: the inner values are there already. */
+static void layer_products(Calls *calls, const ExpertLinear *layer, const Routing *routing, const Tensor *x, const Tensor *inner, bool have_inner,
                            TokenBranch *branches, Tensor *y) {
     for (int64_t e = 0; e < routing->n_experts; e++) {
         int64_t begin = first_slot(routing, e), end = routing->ends[e];
@@ -195,9 +217,10 @@ static void layer_products(Calls *calls, const ExpertLinear *layer, const Routin
         }
         Factors factors = branches ? (Factors){0} : factors_of(layer, layer->lora, e);
         if (branches) product->branches = token_branches(layer, routing, e, inner, branches + e * n_lists(layer));
-        if (factors.all_a)
-            calls_branch(calls, factor_a(layer, &factors, factors.all_a), true, 1, inner_of(inner, begin, end - begin, factors.rank),
-                         factor_b(layer, &factors, factors.all_b), true, factors.scale);
+        if (!factors.all_a) continue;
+        calls_branch(calls, factor_a(layer, &factors, factors.all_a), true, 1, inner_of(inner, begin, end - begin, factors.rank),
+                     factor_b(layer, &factors, factors.all_b), true, factors.scale);
+        if (have_inner) product->down = product->low = NULL;
     }
 }
 
@@ -255,6 +278,17 @@ static bool is_trained(const ExpertLinear *layer, int64_t n_experts) {
 
 static void experts_backward(Tape *tape, Node *node);
 
+/* The inner values of a layer with dropout. */
+static void dropped_inner(Tape *tape, const ExpertLinear *layer, const Routing *routing, const Tensor *rows, const Tensor *inner) {
+    Tensor *dropped = tape_header(tape, rows->dtype, 2, rows->shape);
+    Calls calls = {.device = tape_device(tape)};
+    if (!dropped || !tape_temp(tape, dropped)) return;
+    drop_slots(tape, layer, routing, rows, 0, dropped);
+    inner_products(&calls, layer, routing, dropped, inner);
+    calls_flush(&calls);
+    tape_temp_free(tape, dropped);
+}
+
 static void experts_run(Tape *tape, const ExpertNode *node, Tensor *x, const ExpertResult *results) {
     bool computes = false;
     Tensor *gathered = NULL;
@@ -264,10 +298,13 @@ static void experts_run(Tape *tape, const ExpertNode *node, Tensor *x, const Exp
     const Tensor *rows = tape_status(tape) == ST_OK ? slot_rows(tape, node, x, &gathered) : NULL;
     Calls calls = {.device = tape_device(tape)};
     for (int i = 0; rows && i < node->n; i++) {
+        const ExpertLinear *layer = &node->layers[i];
+        const bool dropped = has_dropout(layer, node->routing.n_experts);
+        if (dropped && !results[i].have_inner) dropped_inner(tape, layer, &node->routing, rows, results[i].inner);
         if (!results[i].have_y)
-            layer_products(&calls, &node->layers[i], &node->routing, rows, results[i].inner, results[i].branches, results[i].y);
-        else if (!results[i].have_inner)
-            inner_products(&calls, &node->layers[i], &node->routing, rows, results[i].inner);
+            layer_products(&calls, layer, &node->routing, rows, results[i].inner, dropped, results[i].branches, results[i].y);
+        else if (!results[i].have_inner && !dropped)
+            inner_products(&calls, layer, &node->routing, rows, results[i].inner);
     }
     calls_flush(&calls);
     if (gathered) tape_temp_free(tape, gathered);
@@ -313,9 +350,25 @@ static Tensor *grad_zeroed(Tape *tape, Tensor *parameter) {
     return grad;
 }
 
+/* Adds to dx what comes through the masks of the branches. */
+static void masked_backward(Tape *tape, const ExpertLinear *layer, const Routing *routing, const Tensor *dinner, Tensor *dx) {
+    Tensor *masked = tape_scratch(tape, dx->dtype, 2, dx->shape);
+    Calls calls = {.device = tape_device(tape)};
+    for (int64_t e = 0; masked && e < routing->n_experts; e++) {
+        int64_t begin = first_slot(routing, e), end = routing->ends[e];
+        Factors factors = factors_of(layer, layer->lora, e);
+        if (begin < end && factors.all_a)
+            calls_add(&calls, inner_of(dinner, begin, end - begin, factors.rank), false, factor_a(layer, &factors, factors.all_a), false, 1, 0,
+                      matrix_rows(masked, begin, end));
+    }
+    calls_flush(&calls);
+    if (masked) drop_slots(tape, layer, routing, masked, 1, dx);
+}
+
 /* dx of all slots, and the branches' inner gradients. */
 static void input_backward(Tape *tape, const ExpertLinear *layer, const Routing *routing, const Tensor *dy, const Tensor *dinner, double beta,
                            Tensor *dx) {
+    const bool dropped = has_dropout(layer, routing->n_experts);
     Calls calls = {.device = tape_device(tape)};
     for (int64_t e = 0; e < routing->n_experts; e++) {
         int64_t begin = first_slot(routing, e), end = routing->ends[e];
@@ -323,16 +376,16 @@ static void input_backward(Tape *tape, const ExpertLinear *layer, const Routing 
         if (begin == end || (!dx && !factors.all_a)) continue;
         Tensor rows = matrix_rows(dy, begin, end), inner = {0};
         if (factors.all_a) inner = inner_of(dinner, begin, end - begin, factors.rank);
-        if (!dx) {
+        if (factors.all_a && (!dx || dropped))
             calls_add(&calls, rows, false, factor_b(layer, &factors, factors.all_b), false, factors.scale, 0, inner);
-            continue;
-        }
+        if (!dx) continue;
         calls_add(&calls, rows, false, expert_weight(layer, e), is_in_out(layer, e), 1, beta, matrix_rows(dx, begin, end));
-        if (factors.all_a)
+        if (factors.all_a && !dropped)
             calls_branch(&calls, factor_b(layer, &factors, factors.all_b), false, factors.scale, inner, factor_a(layer, &factors, factors.all_a),
                          false, 1);
     }
     calls_flush(&calls);
+    if (dropped && dx) masked_backward(tape, layer, routing, dinner, dx);
 }
 
 static void bias_backward(Tape *tape, const ExpertLinear *layer, const Routing *routing, const Tensor *dy) {
@@ -369,6 +422,12 @@ static void expert_factors_backward(Tape *tape, const ExpertLinear *layer, const
                                     const Tensor *inner, const Tensor *dinner) {
     const ExpertLora *lora = layer->lora;
     Calls calls = {.device = tape_device(tape)};
+    Tensor *dropped = has_dropout(layer, routing->n_experts) ? tape_scratch(tape, x->dtype, 2, x->shape) : NULL;
+    if (tape_status(tape) != ST_OK) return;
+    if (dropped) {
+        drop_slots(tape, layer, routing, x, 0, dropped);
+        x = dropped;
+    }
     Tensor *all_a = lora->a ? grad_zeroed(tape, lora->a) : NULL, *all_b = lora->b ? grad_zeroed(tape, lora->b) : NULL;
     for (int64_t e = 0; e < routing->n_experts; e++) {
         int64_t begin = first_slot(routing, e), end = routing->ends[e];
@@ -434,26 +493,28 @@ static void experts_backward(Tape *tape, Node *node) {
     recompute_end(tape, x);
 }
 
-/* Products of all slots, by the widest rank; each weight counts as read once. */
+/* Products of all slots, by the widest rank; the weights of each expert with slots count as read once. */
 OpCost op_expert_linears_cost(const Node *node, bool backward) {
     const ExpertNode *attributes = node->attributes;
     OpCost cost = {.bytes = node_bytes(node, backward)};
-    double slots = (double)tensor_count(attributes->routing.rows);
+    double slots = (double)tensor_count(attributes->routing.rows), used = 0;
+    for (int64_t e = 0; e < attributes->routing.n_experts; e++) used += first_slot(&attributes->routing, e) < attributes->routing.ends[e];
     for (int i = 0; i < attributes->n; i++) {
         const ExpertLinear *layer = &attributes->layers[i];
         double in = (double)layer->in, out = (double)layer->out, rank = (double)widest_rank(layer, layer->lora, attributes->routing.n_experts),
                full = 2 * slots * in * out, low = 2 * slots * rank * (in + out);
         bool weights = is_trained(layer, attributes->routing.n_experts);
         cost.flops += !backward ? full + low : node->inputs[0]->needs_grad * (full + low) + (weights ? rank > 0 ? low : full : 0);
-        cost.bytes +=
-            layer->whole ? (double)tensor_bytes(layer->whole) : (double)(tensor_bytes(layer->each[0])) * (double)attributes->routing.n_experts;
+        cost.bytes += layer->whole ? (double)tensor_bytes(layer->whole) / (double)attributes->routing.n_experts * used
+                                   : (double)tensor_bytes(layer->each[0]) * used;
     }
     return cost;
 }
 
 /* Weights in one tensor: 0: frozen, 1: trained, with biases, 2: (in, out), trained, 3: (in, out), frozen, branches of all experts. A tensor for each:
- * 4: trained, 5: frozen, branches of some. 6: two layers of the tokens' rows with branches. 7: of a lazy activation, trained. */
-const int op_expert_linears_variants = 8;
+ * 4: trained, 5: frozen, branches of some. 6: two layers of the tokens' rows with branches. 7: of a lazy activation, trained. 8, 9: as 5 with
+ * dropout, 9: of the tokens' rows. */
+const int op_expert_linears_variants = 10;
 
 enum { E = 3, K = 2, N = 4, IN = 4, OUT = 3, RANK = 2 };
 
@@ -470,7 +531,7 @@ static bool example_lora(OpExample *example, ExpertLora *lora) {
 }
 
 /* A tensor for each expert; the second one has no branch. The lists live as long as the step. */
-static bool example_each(OpExample *example, bool trained, ExpertLinear *layer) {
+static bool example_each(OpExample *example, bool trained, double dropout, ExpertLinear *layer) {
     Arena *arena = example->arena;
     Tensor **each = arena_zero(arena, E * sizeof *each);
     LoraBranch *branches = arena_zero(arena, E * sizeof *branches);
@@ -481,6 +542,9 @@ static bool example_each(OpExample *example, bool trained, ExpertLinear *layer) 
         if (!(each[e] = example_input(example, false, trained, 2, (int64_t[]){OUT, IN}))) return false;
         if (trained || e == 1) continue;
         branches[e] = (LoraBranch){.scale = 0.7,
+                                   .dropout = dropout,
+                                   .key = rng_key(example->seed, RNG_DROPOUT, (uint64_t)e),
+                                   .first_draw = 5,
                                    .a = example_input(example, false, true, 2, (int64_t[]){e + 1, IN}),
                                    .b = example_input(example, false, true, 2, (int64_t[]){OUT, e + 1})};
         if (!branches[e].a || !branches[e].b) return false;
@@ -494,7 +558,7 @@ static bool example_each(OpExample *example, bool trained, ExpertLinear *layer) 
 
 void op_expert_linears_example(OpExample *example) {
     int v = example->variant, n = v == 6 ? 2 : 1;
-    bool in_out = v == 2 || v == 3, by_token = v < 4 || v == 6, trained = v == 1 || v == 2 || v == 4 || v == 7;
+    bool in_out = v == 2 || v == 3, by_token = v < 4 || v == 6 || v == 9, trained = v == 1 || v == 2 || v == 4 || v == 7;
     Routing routing = example_routing(example);
     Tensor *x = example_input(example, true, true, 2, (int64_t[]){by_token ? N : N * K, IN}), *y[EXPERT_LINEARS_MOST] = {0};
     ExpertLinear layers[EXPERT_LINEARS_MOST];
@@ -502,8 +566,8 @@ void op_expert_linears_example(OpExample *example) {
     for (int i = 0; i < n; i++) {
         ExpertLinear *layer = &layers[i];
         *layer = (ExpertLinear){.in = IN, .out = OUT};
-        if (v == 4 || v == 5) {
-            if (!example_each(example, trained, layer)) return;
+        if (v == 4 || v == 5 || v >= 8) {
+            if (!example_each(example, trained, v >= 8 ? 0.4 : 0, layer)) return;
             continue;
         }
         layer->whole = example_input(example, false, trained, 3, (int64_t[]){E, in_out ? IN : OUT, in_out ? OUT : IN});

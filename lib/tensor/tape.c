@@ -5,6 +5,7 @@
  * touches it and costs no memory. `kept` has results that outlive a checkpointed layer's forward pass. In the backward pass a node's results are dead
  * once the node is done: `data` is rewound to the beginning of the node, and serves recomputation and scratch. `grads` has buffers for gradients of
  * activations, which ops pass on to each other, and for other short-lived values (tape_temp). */
+#include "lib/base/system.h"
 #include "lib/tensor/device.h"
 
 #include <stdio.h>
@@ -41,7 +42,8 @@ struct Tape {
     int n_results, next_result;
     Tensor *passing;        /* result of the last layer that was not recorded: the next layer's result takes its place */
     const TapeWatch *watch; /* NULL: nobody watches */
-    ArenaMark op_mark;      /* where the running op began: its results come after this mark */
+    double backward_seconds;
+    ArenaMark op_mark; /* where the running op began: its results come after this mark */
     Status status;
 };
 
@@ -229,9 +231,9 @@ static void watch_forward(const Tape *tape, Tensor *const *inputs, int n_inputs)
     tape->watch->poll(tape->watch->context);
 }
 
-static void watch_backward(const Tape *tape, const Node *node) {
+static void watch_backward(Tape *tape, const Node *node) {
     for (int i = 0; i < NODE_MAX_INPUTS; i++)
-        if (is_watched(node->inputs[i]) && --node->inputs[i]->uses == 0) tape->watch->ready(tape->watch->context, node->inputs[i]);
+        if (is_watched(node->inputs[i]) && --node->inputs[i]->uses == 0) tape->watch->ready(tape->watch->context, tape, node->inputs[i]);
     tape->watch->poll(tape->watch->context);
 }
 
@@ -315,6 +317,11 @@ Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {
     *beta = 1;
     if (!tensor || !tensor->needs_grad || tape->status != ST_OK) return NULL;
     if (tensor->grad) {
+        if (tensor->grad->lent && !tensor->grad->elements) {
+            if (!within_limit(tape, tensor->shape, tensor->n_dims, tensor->dtype)) return NULL;
+            tensor->grad->elements = grad_buffer(tape, tensor_bytes(tensor));
+            if (!tensor->grad->elements) return out_of_memory(tape);
+        }
         if (tensor->grad->blank) *beta = 0;
         if (tensor_device(tensor->grad) == tape->device) tensor->grad->blank = false; /* a plan writes no values */
         return tensor->grad;
@@ -325,6 +332,13 @@ Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {
     if (!grad || !grad->elements) return out_of_memory(tape);
     *beta = 0;
     return tensor->grad = grad;
+}
+
+void tape_grad_free(Tape *tape, Tensor *grad) {
+    ASSERT(grad->lent, "a gradient with memory of its own");
+    if (tape && grad->elements) buffer_release(tape, (FreeBuffer){grad->elements, tensor_bytes(grad)});
+    grad->elements = NULL;
+    grad->blank = true;
 }
 
 bool tensor_grad_move(Tensor *from, Tensor *to) {
@@ -369,10 +383,14 @@ static void walk_back(Tape *tape, size_t floor) {
     tape->record = record;
 }
 
+double tape_backward_seconds(const Tape *tape) { return tape->backward_seconds; }
+
 Status tape_backward(Tape *tape) {
+    const double began = clock_seconds();
     profile_lap(NULL);
     walk_back(tape, 0);
     Status status = tape->device->synchronise(tape->device);
+    tape->backward_seconds += clock_seconds() - began;
     if (tape->status == ST_OK) tape->status = status;
     return tape->status;
 }

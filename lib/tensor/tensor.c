@@ -289,6 +289,17 @@ int64_t layout_offset(const Segment *segments, int32_t segment) {
     return offset;
 }
 
+int64_t layout_before(const Segment *segments, int32_t segment, int64_t row, int64_t back) {
+    int64_t at = row - back;
+    while (at < segments[segment].begin) {
+        int64_t n = segments[segment].begin - at;
+        segment = segments[segment].parent;
+        if (segment < 0) return -n;
+        at = segments[segment].end - n;
+    }
+    return at;
+}
+
 Status layout_upload(Layout *layout, Arena *arena, const Device *device) {
     layout->arrays.segments =
         tensor_view(arena, device, DT_I32, 2, (int64_t[]){layout->n_segments, SEGMENT_NUMBERS}, (void *)(uintptr_t)layout->segments);

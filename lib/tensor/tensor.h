@@ -55,6 +55,7 @@ struct Tensor {
     bool needs_grad;
     bool in_out;      /* a weight stored as (in, out) instead of (out, in), as GPT-2's Conv1D does */
     bool blank;       /* a gradient that counts as zeros: the first op that adds to it writes instead (tape_grad) */
+    bool lent;        /* a gradient whose elements are a tape's: from the first op that adds to it to tape_grad_free; NULL else */
     int uses;         /* of a tensor made outside the tape: ops that have not run backward yet, while a tape is watched (tape_watch) */
     StepState *state; /* facts that ops need of a tensor that the tape made; NULL for other tensors */
 };
@@ -66,6 +67,7 @@ Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, 
  * memory, recorded), tensor_allocate gives it elements. ST_RESOURCE. */
 Tensor *tensor_header(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape);
 Status tensor_allocate(Tensor *tensor, Arena *arena);
+static inline bool tensor_is_allocated(const Tensor *tensor) { return tensor->elements != NULL; }
 /* Makes a tensor with the values of an array of the host. On a device that shares the host's memory it is a view of the array, which the caller
  * keeps valid as long as the tensor; on another device it is a copy, made at once. A device that plans takes the memory of the copy, and reads the
  * array. NULL: out of memory, or the device failed. */
@@ -170,6 +172,9 @@ Status layout_upload(Layout *layout, Arena *arena, const Device *device);
 Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *device);
 /* Number of tokens before the first token of `segment`: the lengths of its ancestors plus `past`. */
 int64_t layout_offset(const Segment *segments, int32_t segment);
+/* The row of the token that is `back` tokens before `row` in the sequence of `segment`; row: from the segment's first one to its end. -n: the token
+ * is not in the batch, it is the n-th one before the sequence's first token there. */
+int64_t layout_before(const Segment *segments, int32_t segment, int64_t row, int64_t back);
 
 /* ---- arguments of the larger ops ---- */
 
@@ -210,6 +215,14 @@ typedef struct AttentionArgs {
     double softcap; /* scores become softcap * tanh(score / softcap); 0 = off */
     Tensor *sinks;  /* (H): a score of each head that takes a share of the softmax and has no value; NULL: none. Source: gpt-oss, arXiv 2508.10925 */
 } AttentionArgs;
+
+/* A gated short convolution over the tokens of each sequence. Source: LFM2, arXiv 2511.23404. */
+typedef struct ShortConvArgs {
+    const Layout *layout;
+    /* With a cache: the last K - 1 products B X of each sequence, the oldest first, (sequences, (K - 1) C); a segment has row Segment.state,
+     * undefined if its `past` is 0. Overwritten with those after the segment. NULL: without a cache */
+    Tensor *states;
+} ShortConvArgs;
 
 /* Columns of a result of op_columns, in units of equal width. */
 typedef struct ColumnOrder {
@@ -260,7 +273,8 @@ typedef struct ExpertLora {
     Tensor *a, *b;       /* of all experts: (E r, in) and (E rows, r), expert after expert */
     int64_t rows, first; /* of the rows of B that an expert has, those from `first` on are this layer's; rows 0: `out` */
     double scale;
-    const LoraBranch *const *each; /* instead: a branch of its own for each expert, without dropout; NULL entries: none */
+    /* instead: a branch of its own for each expert; NULL entries: none. Token t uses draws first_draw + t * in and so on of a branch's dropout */
+    const LoraBranch *const *each;
     /* end > 0: only tokens begin..end-1 have these branches, and the next list has later tokens. Without a backward pass */
     int64_t begin, end;
     const struct ExpertLora *next;
@@ -337,14 +351,19 @@ typedef enum DivergenceKind {
 typedef struct DivergenceArgs {
     DivergenceKind kind;
     double temperature, alpha, beta;
-    bool squared;                    /* multiply the divergence by temperature^2, so that its gradients keep their size */
-    int top_k;                       /* of DIVERGENCE_TOP_K; the lower id first among equal logits */
+    bool squared; /* multiply the divergence by temperature^2, so that its gradients keep their size */
+    int top_k;    /* of DIVERGENCE_TOP_K; the lower id first among equal logits */
+    /* Instead of a teacher, of DIVERGENCE_TOP_K at temperature 1: for each row its k likeliest tokens, (P, k) i32, and their log-probabilities,
+     * (P, k + 1), the last one that of all other tokens together; over the first `top_vocab` tokens. NULL: there is a teacher */
+    const Tensor *top_ids, *top_logprobs;
+    int64_t top_vocab;
     double softcap, teacher_softcap; /* on logits; 0 = off */
     double scaling, teacher_scaling; /* each model's logits are divided by this, after the soft-cap; 1 = plain */
 } DivergenceArgs;
 /* Each is (P), f32 (f64 on the reference device). Only the loss carries a gradient. */
 typedef struct Divergences {
     Tensor *loss, *divergence, *logprob; /* logprob: of the target, by the student at temperature 1 */
+    Tensor *agreement;                   /* 1 where the teacher's likeliest token is also the student's, else 0 */
 } Divergences;
 
 /* A low-rank branch of rows begin..end-1 of a product: low = A down^T, and C += alpha * low b^T, with these rows of A and C. */
@@ -505,12 +524,14 @@ void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
  * there if it is blank. Frees the results of ops, so read what you need of them before the call. Returns tape_status: the first failure of an op, or
  * the device's fault. */
 Status tape_backward(Tape *tape);
+double tape_backward_seconds(const Tape *tape); /* in tape_backward since tape_new */
 
 /* Work between the ops of a tape, such as sending gradients that are complete. */
 typedef struct TapeWatch {
     void *context;
-    void (*ready)(void *context, Tensor *tensor); /* no further op adds to the gradient of this tensor, which was made outside the tape */
-    void (*poll)(void *context);                  /* after each op, forward and backward */
+    /* No further op adds to the gradient of this tensor, which was made outside the tape. */
+    void (*ready)(void *context, Tape *tape, Tensor *tensor);
+    void (*poll)(void *context); /* after each op, forward and backward */
 } TapeWatch;
 /* Watches the tape from its next op on; NULL: no longer. Set it before the forward pass of a step with one backward pass, with `uses` of all trained
  * tensors 0. A tensor whose ops were not all reached is not reported. */
@@ -575,6 +596,8 @@ bool tape_needs_backward(const Tape *tape); /* this run of the op, or its repeti
 /* The gradient buffer of `tensor`. *beta is 0 when the buffer is fresh (write) and 1 when it has a value already (add): backward kernels take
  * `beta` and compute y = result + beta * y. NULL when no gradient is needed. */
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta);
+/* Gives the memory of a lent gradient back to the tape that it is from; it is blank from then on. tape NULL: the tape has been reset since. */
+void tape_grad_free(Tape *tape, Tensor *grad);
 /* Moves the gradient buffer of `from`, which no longer needs it, to `to`. False when `to` has one already or differs in shape or dtype. */
 bool tensor_grad_move(Tensor *from, Tensor *to);
 /* Short-lived memory for values, taken from the memory that gradients of activations use in turn. False after a failure. tape_temp_free ends the

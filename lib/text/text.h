@@ -74,6 +74,8 @@ void tokenizer_token_bytes(const Tokenizer *tokenizer, int32_t id, Str *bytes);
 int32_t tokenizer_vocab_size(const Tokenizer *tokenizer);            /* largest id + 1 */
 int32_t tokenizer_id(const Tokenizer *tokenizer, const char *token); /* -1 when missing */
 const char *tokenizer_token(const Tokenizer *tokenizer, int32_t id); /* as stored in the vocabulary; NULL for an id without a token */
+/* The first id that both have and that is another token in each, or a token in only one of them; -1: there is none. */
+int32_t tokenizer_difference(const Tokenizer *a, const Tokenizer *b);
 bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);
 int32_t tokenizer_bos(const Tokenizer *tokenizer); /* from tokenizer_config.json / special_tokens_map.json; -1 when there is none */
 int32_t tokenizer_eos(const Tokenizer *tokenizer);

@@ -125,6 +125,14 @@ int32_t tokenizer_id(const Tokenizer *tokenizer, const char *token) { return voc
 const char *tokenizer_token(const Tokenizer *tokenizer, int32_t id) {
     return id >= 0 && id < tokenizer->vocabulary.size ? tokenizer->vocabulary.tokens[id].data : NULL;
 }
+int32_t tokenizer_difference(const Tokenizer *a, const Tokenizer *b) {
+    int32_t n = MIN(tokenizer_vocab_size(a), tokenizer_vocab_size(b));
+    for (int32_t id = 0; id < n; id++) {
+        const char *one = tokenizer_token(a, id), *other = tokenizer_token(b, id);
+        if ((one || other) && !(one && other && strcmp(one, other) == 0)) return id;
+    }
+    return -1;
+}
 bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t id) {
     return id >= 0 && id < tokenizer->vocabulary.size && tokenizer->added.special[id];
 }

@@ -88,6 +88,7 @@ Status accumulator_divide(const AccumulatorConfig *config) {
 }
 
 void accumulator_release(Accumulator *a) {
+    for (int m = 0; m < a->config.n_models; m++) reducer_release(a->reducers[m]);
     arena_free(a->arena);
     a->arena = NULL;
 }
@@ -99,10 +100,33 @@ size_t accumulator_message_bytes(const AccumulatorConfig *config, int model) {
     return comm_size(config->comm) > 1 ? reducer_bytes(&reducer) : 0;
 }
 
+/* ---- the plan ---- */
+
+Status accumulator_plan_begin(const AccumulatorConfig *config, Arena *arena, const TapeWatch **watch) {
+    Reducer *reducer;
+    LaneSums *none = arena_zero(arena, sizeof *none);
+    const int size = comm_size(config->comm);
+    int64_t *lanes = arena_alloc(arena, ((size_t)size + 1) * sizeof *lanes);
+    *watch = NULL;
+    if (!none || !lanes) return ST_RESOURCE;
+    if (!config->n_rounds || size == 1 || config->n_models > 1) return ST_OK;
+    ReducerConfig planning = reducer_config(config, 0, none);
+    planning.plans = true;
+    TRY(reducer_new(&planning, arena, &reducer));
+    for (int r = 0; r <= size; r++) lanes[r] = r;
+    reducer_begin(reducer, &(ReducerRound){lanes, comm_rank(config->comm), true});
+    *watch = reducer_watch(reducer);
+    return ST_OK;
+}
+
+void accumulator_plan_end(const AccumulatorConfig *config) {
+    for (int m = 0; m < config->n_models; m++) params_return_grads(config->params[m]);
+}
+
 /* ---- a step ---- */
 
-static void begin_sums(Accumulator *a, int64_t last) {
-    for (int m = 0; m < a->config.n_models; m++) reducer_begin(a->reducers[m], &(ReducerRound){a->lanes, last});
+static void begin_sums(Accumulator *a, int64_t last, bool ends) {
+    for (int m = 0; m < a->config.n_models; m++) reducer_begin(a->reducers[m], &(ReducerRound){a->lanes, last, ends});
 }
 
 static Status finish_sums(Accumulator *a) {
@@ -118,11 +142,10 @@ static Status run_rounds(Accumulator *a, const Leaves *leaves) {
     for (int64_t first = 0; first < leaves->n; first += a->size) {
         int64_t leaf = first + a->rank;
         for (int r = 0; r <= a->size; r++) a->lanes[r] = MIN(first + r, leaves->n);
-        begin_sums(a, leaf < leaves->n ? leaf : -1);
+        begin_sums(a, leaf < leaves->n ? leaf : -1, first + a->size >= leaves->n);
         if (leaf < leaves->n) TRY(leaves->run(leaves->context, leaf, watch_of(a)));
         TRY(finish_sums(a));
     }
-    for (int m = 0; m < a->config.n_models; m++) reducer_total(a->reducers[m], leaves->n);
     return ST_OK;
 }
 
@@ -130,7 +153,7 @@ static Status run_lane(Accumulator *a, const Leaves *leaves, int64_t lane, bool 
     const int64_t end = lane_begin(lane + 1, leaves->n_lanes, leaves->n);
     for (int64_t leaf = lane_begin(lane, leaves->n_lanes, leaves->n); leaf < end; leaf++) {
         bool leaves_now = last && a->size > 1 && leaf + 1 == end;
-        if (leaves_now) begin_sums(a, lane);
+        if (leaves_now) begin_sums(a, lane, true);
         TRY(leaves->run(leaves->context, leaf, leaves_now ? watch_of(a) : NULL));
     }
     return ST_OK;
@@ -148,7 +171,7 @@ static Status run_lanes(Accumulator *a, const Leaves *leaves) {
         for (int m = 0; lane + 1 < end && m < a->config.n_models; m++) lane_sums_push(&a->sums[m], lane);
     }
     if (a->size > 1) {
-        if (begin == end || lane_is_empty(leaves, end - 1)) begin_sums(a, begin == end ? -1 : end - 1);
+        if (begin == end || lane_is_empty(leaves, end - 1)) begin_sums(a, begin == end ? -1 : end - 1, true);
         return finish_sums(a);
     }
     for (int m = 0; m < a->config.n_models; m++) lane_sums_finish(&a->sums[m]);
@@ -195,7 +218,7 @@ static void count(const Accumulator *a, const Leaves *leaves, const Vote *vote, 
         for (size_t i = 0; i < reducer_shards(a->reducers[m])->n_params; i++, k++) {
             bool there = false;
             for (int r = 0; r < a->size; r++) there |= all[(size_t)r * bytes + k] != 0;
-            if (!there) shards_param(reducer_shards(a->reducers[m]), i)->tensor->grad->blank = true;
+            if (!there) reducer_absent(a->reducers[m], i);
         }
     for (int64_t leaf = 0; leaf < leaves->n; leaf++) {
         size_t r = (size_t)rank_of(a, leaves, leaf);

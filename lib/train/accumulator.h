@@ -56,7 +56,12 @@ const Shards *accumulator_shards(const Accumulator *accumulator, int model); /* 
 /* Bytes that a rank needs for sums of lanes of one model, and for messages; the largest of all ranks. */
 size_t accumulator_lane_bytes(const AccumulatorConfig *config, int model);
 size_t accumulator_message_bytes(const AccumulatorConfig *config, int model);
-/* Runs this process's leaves. Then the gradients are the step's; if divided, those of this rank's own elements. Fails as `run` and as comm_wait. */
+/* For the plan of a step's memory. begin: until the end, `watch` stands for the watch that `run` of Leaves gets; it is NULL if gradients have memory
+ * of their own. The reducer is in `arena`. ST_RESOURCE. */
+Status accumulator_plan_begin(const AccumulatorConfig *config, Arena *arena, const TapeWatch **watch);
+void accumulator_plan_end(const AccumulatorConfig *config);
+/* Runs this process's leaves. Then the gradients are the step's; if divided, those of this rank's own elements (param_own_grad). Fails as `run` and
+ * as comm_wait. */
 Status accumulator_run(Accumulator *accumulator, const Leaves *leaves);
 /* Forgets the gradients of a step. */
 void accumulator_drop(Accumulator *accumulator);

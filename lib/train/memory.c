@@ -234,12 +234,14 @@ Status train_memory_plan(const MemoryTask *task, const char *run_dir, TrainMemor
     return ST_OK;
 }
 
-Status train_memory_check_weights(const Recipe *recipe, int64_t n_weights) {
+Status train_memory_check_weights(const Recipe *recipe, int ranks, int64_t n_weights) {
     OptimizerConfig optimizer;
     TRY(recipe_optimizer(recipe, &optimizer));
-    Lanes lanes = lanes_of(recipe->parallel_lanes, recipe->train_gradient_accumulation_steps, recipe->has_lora, 1);
-    double copies = 2 + lane_buffers(0, lanes.n) + optimizer_find(optimizer.name)->states(&optimizer) + (recipe->train_early_stopping > 0),
-           need = copies * (double)n_weights * (double)sizeof(float);
+    const Lanes lanes = lanes_of(recipe->parallel_lanes, recipe->train_gradient_accumulation_steps, recipe->has_lora, ranks);
+    const ShardKind shard = ranks > 1 ? recipe_shard(recipe) : SHARDS_NONE;
+    const double gradients = shard >= SHARDS_GRADIENTS ? 1.0 / ranks : 1 + lane_buffers(0, (lanes.n + ranks - 1) / ranks);
+    const double states = optimizer_find(optimizer.name)->states(&optimizer) / (shard >= SHARDS_OPTIMIZER ? (double)ranks : 1);
+    double copies = 1 + gradients + states + (recipe->train_early_stopping > 0), need = copies * (double)n_weights * (double)sizeof(float);
     uint64_t left = memory_available();
     if (need <= (double)left) return ST_OK;
     char needed[32], have[32];

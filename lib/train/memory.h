@@ -47,9 +47,9 @@ typedef struct MemoryTask {
  * measured, so runs may differ when it is near the edge of a step and a choice just fits; with more than 8 threads, when generation has a table
  * per thread; and on another machine or build. The last choice is compared with what this run really needs. */
 Status train_memory_plan(const MemoryTask *task, const char *run_dir, TrainMemory *memory);
-/* Called before a model of `n_weights` numbers is loaded for full training: ST_RESOURCE when weights, gradients and the optimiser's state exceed
- * the machine's free memory. */
-Status train_memory_check_weights(const Recipe *recipe, int64_t n_weights);
+/* Called before a model of `n_weights` numbers is loaded for full training on so many ranks: ST_RESOURCE when weights, gradients and the optimiser's
+ * state exceed the machine's free memory. */
+Status train_memory_check_weights(const Recipe *recipe, int ranks, int64_t n_weights);
 /* ST_RESOURCE, with a hint what to change, when `memory` exceeds the machine's free memory. */
 Status train_memory_check(const Recipe *recipe, const TrainMemory *memory);
 void train_memory_describe(const TrainMemory *memory, Str *text);  /* one line for people */

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Places in `sums` */
+enum { LOSS, ROWS, SLOTS };
+
 static const RouterArgs *router_of(const RouterLoads *loads) { return &loads->model->config.experts.router; }
 
 Status router_loads_open(RouterLoads *loads, const Model *model, double coef) {
@@ -18,17 +21,22 @@ Status router_loads_open(RouterLoads *loads, const Model *model, double coef) {
     }
     size_t n = (size_t)router_of(loads)->n_experts;
     loads->loads = calloc((size_t)model->n_routers, sizeof *loads->loads);
-    loads->slots = calloc(2 * n, sizeof *loads->slots);
-    if (!loads->loads || !loads->slots) return status_fail(ST_RESOURCE, "out of memory for the loads of %zu experts", n);
-    loads->shares = loads->slots + n;
+    loads->sums = calloc(SLOTS + 2 * n, sizeof *loads->sums);
+    if (!loads->loads || !loads->sums) return status_fail(ST_RESOURCE, "out of memory for the loads of %zu experts", n);
+    loads->shares = loads->sums + SLOTS + n;
     return ST_OK;
 }
 
+double *router_loads_numbers(const RouterLoads *loads, size_t *n) {
+    *n = loads->sums ? SLOTS + (size_t)router_of(loads)->n_experts : 0;
+    return loads->sums;
+}
+
 void router_loads_begin(RouterLoads *loads, size_t n_rows) {
+    size_t n;
+    double *sums = router_loads_numbers(loads, &n);
     loads->n_rows = n_rows;
-    loads->loss = 0;
-    loads->n_seen = 0;
-    if (loads->slots) memset(loads->slots, 0, (size_t)router_of(loads)->n_experts * sizeof *loads->slots);
+    if (n) memset(sums, 0, n * sizeof *sums);
 }
 
 /* Tokens of a prompt and of its continuations are one part. */
@@ -75,25 +83,26 @@ void router_loads_count(RouterLoads *loads) {
                 slots += loads->loads[r].counts[part * E + e];
                 score += loads->loads[r].scores[part * E + e];
             }
-            loads->slots[e] += slots;
-            loads->loss += (double)E * (slots / tokens) * (score / tokens);
+            loads->sums[SLOTS + e] += slots;
+            loads->sums[LOSS] += (double)E * (slots / tokens) * (score / tokens);
             loads->balance[part * E + e] = loads->coef * (double)E * (slots / tokens) / tokens / (double)MAX(loads->n_rows, (size_t)1);
         }
-        loads->n_seen++;
+        loads->sums[ROWS]++;
     }
 }
 
 void router_loads_metrics(const RouterLoads *loads, Metrics *metrics) {
-    if (!loads->loads || loads->n_seen == 0) return;
+    if (!loads->loads || loads->sums[ROWS] == 0) return;
     int64_t E = router_of(loads)->n_experts;
+    const double *slots = loads->sums + SLOTS;
     double all = 0, most = 0, least = (double)INFINITY;
-    for (int64_t e = 0; e < E; e++) all += loads->slots[e];
+    for (int64_t e = 0; e < E; e++) all += slots[e];
     for (int64_t e = 0; e < E; e++) {
-        loads->shares[e] = loads->slots[e] / all * (double)E;
+        loads->shares[e] = slots[e] / all * (double)E;
         most = fmax(most, loads->shares[e]);
         least = fmin(least, loads->shares[e]);
     }
-    metric_set(metrics, "router_aux_loss", loads->loss / (double)loads->n_seen);
+    metric_set(metrics, "router_aux_loss", loads->sums[LOSS] / loads->sums[ROWS]);
     metric_set(metrics, "expert_load_max", most);
     metric_set(metrics, "expert_load_min", least);
     metric_list(metrics, "expert_load", loads->shares, (size_t)E);
@@ -103,5 +112,5 @@ void router_loads_release(RouterLoads *loads) {
     free(loads->loads);
     free(loads->ends);
     free(loads->numbers);
-    free(loads->slots);
+    free(loads->sums);
 }

@@ -26,9 +26,7 @@ typedef struct RouterLoads {
     RouterLoad *loads; /* one for each router */
     int64_t n_parts, cap, *ends;
     double *numbers, *balance; /* counts and scores of all routers; shared by all routers */
-    /* of the step so far */
-    double loss, *slots, *shares; /* shares: loads, the even one is 1 */
-    size_t n_seen;
+    double *sums, *shares;     /* sums: of the step so far, see router_loads_numbers; shares: loads, the even one is 1 */
 } RouterLoads;
 /* Does nothing for models without experts. ST_CONFIG: a coefficient for routers by sigmoids, which have no such loss; ST_RESOURCE. */
 Status router_loads_open(RouterLoads *loads, const Model *model, double coef);
@@ -37,6 +35,8 @@ void router_loads_begin(RouterLoads *loads, size_t n_rows);
 Status router_loads_pass(RouterLoads *loads, ModelBatch *batch);
 /* Adds what the pass did, and sets the gradient of the loss for its backward pass. */
 void router_loads_count(RouterLoads *loads);
+/* The sums of the step so far, for Objective.numbers: losses of rows, their number, slots of each expert. NULL, *n = 0: a model without experts */
+double *router_loads_numbers(const RouterLoads *loads, size_t *n);
 /* router_aux_loss, expert_load_max, expert_load_min, and the list expert_load, which lives until the next step; nothing without experts. */
 void router_loads_metrics(const RouterLoads *loads, Metrics *metrics);
 void router_loads_release(RouterLoads *loads);

@@ -120,17 +120,30 @@ static Status load_base(const Recipe *recipe, ModelOptions *options, Arena *aren
 }
 
 /* Every weight becomes an f32 copy with a gradient. The system may grant that memory without having it, so it is checked first. */
-static Status check_room(const void *recipe, int64_t n_weights) { return train_memory_check_weights(recipe, n_weights); }
+typedef struct Room {
+    const Recipe *recipe;
+    int ranks;
+} Room;
 
-static Status trained_model_load(const Recipe *recipe, Runtime runtime, bool scores, Model **result) {
+static Status check_room(const void *context, int64_t n_weights) {
+    const Room *room = context;
+    return train_memory_check_weights(room->recipe, room->ranks, n_weights);
+}
+
+static Status trained_model_load(const Recipe *recipe, Runtime runtime, const ModelUse *use, Model **result) {
+    const int ranks = use->divides ? comm_size(use->comm) : 1;
+    const Room room = {recipe, ranks};
+    int which;
     ModelOptions options = {.device = runtime.device,
                             .compute = runtime.compute,
                             .train_all = !recipe->has_lora,
+                            .lends = !recipe->has_lora && ranks > 1 && recipe_shard(recipe) >= SHARDS_GRADIENTS,
+                            .shared = recipe->parallel_share_frozen == PARALLEL_SHARE_FROZEN_HOST && comm_host_ranks(use->comm, &which) > 1,
                             .dequantize = recipe->model_dequantize,
-                            .scores = scores,
+                            .scores = use->scores,
                             .seed = (uint64_t)recipe->seed,
                             .admit = recipe->has_lora ? NULL : check_room,
-                            .context = recipe};
+                            .context = &room};
     Arena *arena = arena_new(0);
     Status status = arena ? load_base(recipe, &options, arena, result) : ST_RESOURCE;
     arena_free(arena);
@@ -142,12 +155,12 @@ static Status trained_model_load(const Recipe *recipe, Runtime runtime, bool sco
     return ST_OK;
 }
 
-static Status open_model(const Recipe *recipe, Runtime runtime, bool scores, Model **model) {
+Status trained_model_open_as(const Recipe *recipe, Runtime runtime, const ModelUse *use, Model **model) {
     *model = NULL;
     if (!recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
     if (recipe->model_adapter && !recipe->has_lora)
         return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
-    Status status = trained_model_load(recipe, runtime, scores, model);
+    Status status = trained_model_load(recipe, runtime, use, model);
     if (status == ST_OK && (*model)->config.dropout > 0)
         log_message(LOG_WARNING, "'%s' is configured with a dropout of %g for training, which is not applied%s", recipe->model_path,
                     (*model)->config.dropout, recipe->has_lora ? "; lora.dropout is" : "");
@@ -157,9 +170,9 @@ static Status open_model(const Recipe *recipe, Runtime runtime, bool scores, Mod
     return status;
 }
 
-Status trained_model_open(const Recipe *recipe, Runtime runtime, Model **model) { return open_model(recipe, runtime, false, model); }
-
-Status trained_model_open_scores(const Recipe *recipe, Runtime runtime, Model **model) { return open_model(recipe, runtime, true, model); }
+Status trained_model_open(const Recipe *recipe, Runtime runtime, Model **model) {
+    return trained_model_open_as(recipe, runtime, &(ModelUse){.scores = false}, model);
+}
 
 Status trained_model_share_weights(const Recipe *recipe, const Model *model, Model **twin) {
     TRY(model_share_weights(model, twin));

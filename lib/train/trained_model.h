@@ -9,15 +9,21 @@
 #ifndef TUNE_TRAINED_MODEL_H
 #define TUNE_TRAINED_MODEL_H
 
+#include "lib/comm/comm.h"
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
 /* Opens model.path with the recipe's lora section (a new adapter, or model.adapter trained further); without one, every weight is trained. The
  * caller calls model_free. ST_CONFIG, ST_INPUT; ST_RESOURCE when training every weight needs more memory than there is. */
 Status trained_model_open(const Recipe *recipe, Runtime runtime, Model **model);
-/* The same for a reward model: with a score head instead of the head over the vocabulary (ModelOptions.scores); the score head is trained in full
- * and stored with the adapter. */
-Status trained_model_open_scores(const Recipe *recipe, Runtime runtime, Model **model);
+/* The same for other uses. scores: a reward model, with a score head instead of the head over the vocabulary (ModelOptions.scores); the score head is
+ * trained in full and stored with the adapter. comm: the ranks that train it together, NULL: one process; those of a machine share frozen weights
+ * (parallel.share_frozen). divides: if parallel.shard divides gradients, these are lent (params_train_lent). */
+typedef struct ModelUse {
+    bool scores, divides;
+    const Comm *comm;
+} ModelUse;
+Status trained_model_open_as(const Recipe *recipe, Runtime runtime, const ModelUse *use, Model **model);
 /* Opens a second adapter on the weights of `model`, which must have been opened by the recipe's lora section (see model_share_weights): a new one,
  * or model.adapter trained further. ST_CONFIG, ST_INPUT, ST_RESOURCE. */
 Status trained_model_share_weights(const Recipe *recipe, const Model *model, Model **twin);

@@ -2,6 +2,7 @@
 /* The steps of a training on rows: accumulate, clip, update; evaluate, keep the best weights, stop early. */
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
+#include "lib/train/rank_records.h"
 #include "lib/train/stepper.h"
 #include "lib/train/trained_model.h"
 #include "lib/train/trainer_parts.h"
@@ -26,6 +27,7 @@ struct RowSteps {
     Params *params;
     Stepper stepper;
     Accumulator accumulator;
+    RankRecord record;
     LossSums *records; /* of each leaf of a step, each followed by the objective's numbers */
     size_t record_size, n_numbers;
     Tensor **best; /* copies of the trained tensors, in list order; NULL without early stopping */
@@ -163,7 +165,11 @@ static Status train_leaf(void *context, int64_t leaf, const TapeWatch *watch) {
     *sums = (LossSums){0};
     comm_phase(trainer->comm, s->step + 1, "leaf", leaf);
     trainer->watch = watch;
+    const double began = clock_seconds(), before = tape_backward_seconds(trainer->tape);
     Status status = rows_train(trainer, s->step, leaf, s->divisor, sums);
+    const double backward = tape_backward_seconds(trainer->tape) - before;
+    rank_record_add(&s->record, RANK_FORWARD, clock_seconds() - began - backward);
+    rank_record_add(&s->record, RANK_BACKWARD, backward);
     trainer->watch = NULL;
     tape_watch(trainer->tape, NULL);
     TRY(status);
@@ -187,6 +193,8 @@ static void add_records(RowSteps *s, int64_t n_leaves) {
     }
 }
 
+static double leaf_seconds(const RankRecord *record) { return record->seconds[RANK_FORWARD] + record->seconds[RANK_BACKWARD]; }
+
 /* The gradients of a step. */
 static Status rows_gather(void *context, int64_t step, Metrics *metrics) {
     Trainer *trainer = context;
@@ -200,7 +208,9 @@ static Status rows_gather(void *context, int64_t step, Metrics *metrics) {
     TRY(rows_begin(trainer, step, &leaves.n, &s->divisor));
     profile_lap("data");
     leaves.n_lanes = lanes_in(&trainer->lanes, leaves.n);
+    const double began = clock_seconds(), before = leaf_seconds(&s->record);
     TRY(accumulator_run(&s->accumulator, &leaves));
+    rank_record_add(&s->record, RANK_REDUCE, clock_seconds() - began - (leaf_seconds(&s->record) - before));
     s->interrupted = trainer->ranks > 1 && interrupt_requested();
     TRY(accumulator_vote(&s->accumulator, &leaves, s->records, s->record_size, &s->interrupted));
     add_records(s, leaves.n);
@@ -226,8 +236,13 @@ static Status rows_step(void *context, int64_t step, Metrics *metrics) {
     Trainer *trainer = context;
     RowSteps *s = trainer->steps;
     const double rate = stepper_rate(&s->stepper, step);
+    const double began = clock_seconds();
     stepper_update(&s->stepper, s->params, s->norm, rate, step + 1);
+    const double updated = clock_seconds();
+    rank_record_add(&s->record, RANK_OPTIMIZER, updated - began);
     TRY(accumulator_share(&s->accumulator));
+    rank_record_add(&s->record, RANK_REDUCE, clock_seconds() - updated);
+    TRY(rank_record_write(&s->record, s->run, step + 1));
     if (trainer->objective->updated) trainer->objective->updated(trainer, step + 1);
     if (step == 0) s->counts.first_loss = s->loss;
     s->counts.last_loss = s->loss;
@@ -372,6 +387,7 @@ static Status rows_start(void *context, Run *run, RunSteps *steps) {
     TRY(stepper_init(&s->stepper, s->recipe, trainer->total_steps));
     TRY(optimizer_init(&s->stepper.optimizer, s->params, s->arena));
     TRY(accumulator_init(&s->accumulator, &trainer->division, s->arena));
+    rank_record_begin(&s->record, trainer->comm);
     TRY(records_init(s));
     TRY(best_init(s));
     memcpy(steps->inputs, trainer->inputs, sizeof steps->inputs);

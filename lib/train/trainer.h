@@ -34,8 +34,9 @@ typedef struct Pass {
     StepContext dropout;     /* for ModelBatch.step; all zero outside of training */
 } Pass;
 typedef struct Objective {
-    bool scores;        /* trains a model with a score instead of a head over the vocabulary */
-    bool whole_batches; /* the loss compares all rows of a batch, so a batch is never split into parts */
+    bool scores;                        /* trains a model with a score instead of a head over the vocabulary */
+    bool whole_batches;                 /* the loss compares all rows of a batch, so a batch is never split into parts */
+    Status (*before)(Trainer *trainer); /* called before the model is opened; may be NULL */
     /* Reads the rows, after the model was opened: sets trainer->train, ->eval (NULL: none) and their fingerprints (trainer_input), and adds lines and
      * values about them to the plan. May replace trainer->recipe by trainer->dated. */
     Status (*open)(Trainer *trainer, RunPlan *plan);

@@ -66,7 +66,8 @@ static Status plan_trainer_memory(Trainer *trainer, TrainMemory *memory) {
                        .beside = &trainer->beside,
                        .largest = rows_largest,
                        .split = trainer->objective->whole_batches ? NULL : rows_split};
-    return train_memory_plan(&task, trainer->config->options.resume ? trainer->recipe->output : NULL, memory);
+    TRY(train_memory_plan(&task, trainer->config->options.resume ? trainer->recipe->output : NULL, memory));
+    return rows_lend(trainer) ? ST_OK : params_own_grads(&trainer->model->params, trainer->model->arena);
 }
 
 /* Without a number of lanes, more ranks than lanes have a lane each. */
@@ -134,7 +135,9 @@ static Status ranks_have_the_same(const Trainer *trainer) {
 Status trainer_open(void *context, RunPlan *plan) {
     Trainer *trainer = context;
     const Objective *objective = trainer->objective;
-    TRY((objective->scores ? trained_model_open_scores : trained_model_open)(trainer->recipe, trainer->config->runtime, &trainer->model));
+    if (objective->before) TRY(objective->before(trainer));
+    const ModelUse use = {.scores = objective->scores, .divides = true, .comm = trainer->comm};
+    TRY(trained_model_open_as(trainer->recipe, trainer->config->runtime, &use, &trainer->model));
     trainer->tape = tape_new(trainer->model->device, trainer->model->compute, 0);
     if (!trainer->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     trainer_input(trainer, "model.path", model_fingerprint(trainer->model));

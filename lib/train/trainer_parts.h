@@ -16,6 +16,7 @@ Status rows_evaluate(Trainer *trainer, LossSums *sums);
 /* For MemoryTask; context: the trainer. */
 Status rows_largest(void *context, Tape *meta);
 void rows_split(void *context, int64_t most_tokens);
+bool rows_lend(const Trainer *trainer); /* whether each leaf is one pass, so that a tape may lend gradients (Tensor.lent) */
 
 /* ---- trainer_open.c: of a TrainingKind; context: the trainer ---- */
 

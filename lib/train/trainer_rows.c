@@ -245,16 +245,32 @@ static Status largest_evaluation(Trainer *trainer, Tape *meta) {
     return status;
 }
 
+/* Gradients that a tape lends are gone when the next part of a leaf resets it, so with parts all are in memory of their own. */
+bool rows_lend(const Trainer *trainer) { return part_limit(trainer) == 0; }
+
+static Status largest_training(Trainer *trainer, const Pass *pass) {
+    LossSums sums = {0};
+    const TapeWatch *watch = NULL;
+    Arena *arena = arena_new(0);
+    Status status = arena ? ST_OK : ST_RESOURCE;
+    if (status == ST_OK && rows_lend(trainer)) status = accumulator_plan_begin(&trainer->division, arena, &watch);
+    tape_watch(pass->tape, watch);
+    if (status == ST_OK) status = trainer->objective->batch(trainer, pass, &sums);
+    tape_watch(pass->tape, NULL);
+    accumulator_plan_end(&trainer->division);
+    arena_free(arena);
+    return status;
+}
+
 Status rows_largest(void *context, Tape *meta) {
     Trainer *trainer = context;
     const Objective *objective = trainer->objective;
     Pass pass = {.tape = meta, .training = true, .dropout = {.training = true}};
-    LossSums sums = {0};
     if (objective->plan) TRY(objective->plan(trainer, meta)); /* first, because it may load steps, which overwrites trainer->examples */
     TRY(data_plan_largest_part(&trainer->order, trainer->total_steps, part_limit(trainer), &trainer->examples, &pass.n));
     pass.rows = trainer->examples;
     pass.divisor = (double)pass.n;
     if (objective->prepare) TRY(forward_only(trainer, meta, pass.rows, pass.n, false));
     if (trainer->eval) TRY(largest_evaluation(trainer, meta));
-    return objective->batch(trainer, &pass, &sums);
+    return largest_training(trainer, &pass);
 }

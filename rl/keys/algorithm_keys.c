@@ -45,7 +45,7 @@ static Entry offline_at(size_t i) {
 #define KEYS_OF_ALL "algorithm env train.log_every train.live train.save_every train.save_last train.keep_checkpoints "
 
 static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma",
-                                  "reward model.* lora.* data.* generate.* eval.* parallel.*", environment_at};
+                                  "reward model.* lora.* data.* generate.* eval.* parallel.* distil.*", environment_at};
 
 #define KEYS_OF_TEXT                                                                                                                             \
     KEYS_OF_ALL KEYS_OF_OPTIMIZER                                                                                                                \
@@ -59,10 +59,11 @@ static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT "
 #define KEYS_OF_ROWS \
     "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing train.max_memory train.save_dtype "
 
-static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS "train.eval_every train.early_stopping beta",
-                           "reward generate.* data.step_separator data.turns eval.metrics", pair_at};
+static const Kind pairs = {"on pairs",
+                           KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS "train.eval_every train.early_stopping train.router_aux_loss_coef beta",
+                           "reward generate.* data.step_separator data.turns eval.metrics distil.*", pair_at};
 static const Kind offline = {"on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS,
-                             "reward generate.* data.step_separator data.turns eval.metrics parallel.*", offline_at};
+                             "reward generate.* data.step_separator data.turns eval.metrics parallel.* distil.*", offline_at};
 static const Kind *const kinds[] = {&environments, &texts, &pairs, &offline};
 
 /* ---- the check ---- */

@@ -27,6 +27,7 @@ static const TextAlgorithm *on_text(const Recipe *r) {
 }
 static bool has_values(const Recipe *r) { return on_text(r) ? r->rl_value_model || on_text(r)->values == VALUES_NEEDED : r->rl_baseline; }
 static bool normalizes(const Recipe *r) { return !on_text(r) || has_values(r); }
+static bool has_rewards(const Recipe *r) { return !on_text(r) || !on_text(r)->taught; }
 static bool has_reference(const Recipe *r) { return !on_text(r) || r->rl_beta > 0 || on_text(r)->paired; }
 static bool steers_beta(const Recipe *r) { return !isnan(r->rl_adaptive_kl); }
 static bool corrects(const Recipe *r) { return r->rl_sampler_correction != RL_SAMPLER_CORRECTION_NONE; }
@@ -49,6 +50,7 @@ static const struct Rule {
     {"target_entropy", learns_price, "does nothing with 'rl.ent_coef' above 0", "with 0 the entropy coefficient is tuned towards it"},
     {"vf_coef value_lambda value_learning_rate clip_value", has_values, "does nothing", "no values are learned"},
     {"normalize_advantage", normalizes, "does nothing", "no values are learned"},
+    {"kl reference ent_coef max_logprob_diff missing_eos_penalty", has_rewards, "does nothing with 'rl.algorithm: gkd'", "leave it out"},
     {"kl kl_in reference", has_reference, "does nothing with 'rl.beta: 0'", "give rl.beta, such as 0.05"},
     {"kl_horizon", steers_beta, "does nothing", "it belongs to rl.adaptive_kl"},
     {"correction_low correction_high", corrects, "does nothing", "it belongs to rl.sampler_correction"},

@@ -2,6 +2,7 @@
 /* Preference losses over batches of pairs: sums log-probabilities on the tape, applies a loss of preference_losses.h and passes its gradient back. */
 #include "lib/base/system.h"
 #include "lib/base/work.h"
+#include "lib/train/router_loads.h"
 #include "rl/pairs/preference.h"
 
 #include <math.h>
@@ -42,6 +43,7 @@ typedef struct Preference {
     /* opened */
     PairRows rows;
     Reference *reference;       /* open only while it is needed */
+    RouterLoads routers;        /* of the policy */
     double *of_train, *of_eval; /* 2 per row: the reference's summed log-probabilities of its answers; NULL: no reference */
     /* of a step or an evaluation */
     double baseline; /* KTO's */
@@ -271,6 +273,7 @@ static Status preference_begin(Trainer *trainer, const Pass *all, double *diviso
     const Pairs *pairs = pair_rows_set(&p->rows, all);
     (void)divisor;
     p->numbers = (PairNumbers){0};
+    router_loads_begin(&p->routers, all->n);
     p->config.total_pairs = (int64_t)all->n;
     p->config.total_chosen_tokens = 0;
     for (size_t i = 0; i < all->n; i++) p->config.total_chosen_tokens += pairs->rows[all->rows[i]].sides[PAIR_CHOSEN].n_trained;
@@ -352,7 +355,9 @@ static Status preference_batch(Trainer *trainer, const Pass *pass, LossSums *sum
     arena_reset(p->scratch);
     double *branch = arena_alloc(p->scratch, 2 * pass->n * sizeof *branch);
     if (!branch) return ST_RESOURCE;
+    TRY(router_loads_pass(&p->routers, &batch->model));
     TRY(branch_sums(p, pass->tape, trainer->model, &pass->dropout, branch, &result));
+    if (device_computes(tape_device(pass->tape))) router_loads_count(&p->routers);
     TRY(new_columns(p->scratch, pass->n, &columns));
     fill_columns(p, pass, branch, &columns);
     if (p->loss)
@@ -400,6 +405,12 @@ static void preference_metrics(const Trainer *trainer, Metrics *metrics) {
     metric_mean(metrics, "logps_chosen", m->logps_chosen, m->chosen);
     metric_mean(metrics, "logps_rejected", m->logps_rejected, m->rejected);
     if (p->compares) metric_set(metrics, "kl", p->baseline);
+}
+
+/* As of tune sft: only if all rows of the step were computed by this process. */
+static void preference_step_metrics(const Trainer *trainer, Metrics *metrics) {
+    const Preference *p = trainer->context;
+    if (trainer->ranks == 1) router_loads_metrics(&p->routers, metrics);
 }
 
 /* ---- the run ---- */
@@ -478,11 +489,16 @@ static Status check_step_rows(const Recipe *recipe) {
     return status_hint(ST_CONFIG, "raise train.batch_size or train.gradient_accumulation_steps, or use rl.loss_type: apo_zero_unpaired");
 }
 
-static Status preference_open(Trainer *trainer, RunPlan *plan) { return pair_rows_open(trainer, &((Preference *)trainer->context)->rows, plan); }
+static Status preference_open(Trainer *trainer, RunPlan *plan) {
+    Preference *p = trainer->context;
+    TRY(pair_rows_open(trainer, &p->rows, plan));
+    return router_loads_open(&p->routers, trainer->model, trainer->recipe->train_router_aux_loss_coef);
+}
 
 static void preference_release(Trainer *trainer) {
     Preference *p = trainer->context;
     pair_rows_release(&p->rows);
+    router_loads_release(&p->routers);
     reference_free(p->reference);
     arena_free(p->scratch);
     free(p->values);
@@ -511,6 +527,7 @@ Status preference_run(const TrainingConfig *config, TrainResult *result) {
                            .numbers = preference_numbers,
                            .tokens = preference_tokens,
                            .metrics = preference_metrics,
+                           .step_metrics = preference_step_metrics,
                            .release = preference_release,
                            .reader = &rl_report_reader};
     return trainer_run(&objective, &p, config, result);

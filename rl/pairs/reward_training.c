@@ -9,6 +9,7 @@
 
 #include "data/formats/row_form.h"
 #include "lib/recipe/keys.h"
+#include "lib/train/router_loads.h"
 #include "rl/pairs/preference_losses.h"
 #include "rl/core/ratio.h"
 #include "rl/common/rl_doctor.h"
@@ -19,6 +20,7 @@ typedef struct RewardTraining {
     double centering;
     /* opened; not used by an evaluation of a finished model */
     PairRows set;
+    RouterLoads routers;
     /* of an optimiser step or an evaluation */
     double steps;          /* labelled steps */
     RewardNumbers numbers; /* sums */
@@ -66,12 +68,13 @@ static Status rows_of_steps(RewardTraining *t, const Pairs *pairs, const size_t 
 static Status reward_training_forward(RewardTraining *t, const Model *model, Tape *tape, PairBatch *batch, int64_t n, Tensor **result) {
     Tensor *rows = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, t->rows);
     if (!rows) return ST_RESOURCE;
+    TRY(router_loads_pass(&t->routers, &batch->model));
     *result = op_row_scores(tape, model_forward(model, tape, &batch->model), model->score, rows);
     TRY(tape_status(tape));
-    if (!device_computes(tape_device(tape)))
-        memset(t->scores, 0, (size_t)n * sizeof *t->scores);
-    else
-        tensor_read(*result, t->scores);
+    memset(t->scores, 0, (size_t)n * sizeof *t->scores);
+    if (!device_computes(tape_device(tape))) return ST_OK;
+    router_loads_count(&t->routers);
+    tensor_read(*result, t->scores);
     return ST_OK;
 }
 
@@ -152,6 +155,7 @@ static void count_steps(RewardTraining *t, const Pairs *pairs, const size_t *row
 static Status reward_training_begin(Trainer *trainer, const Pass *all, double *divisor) {
     RewardTraining *t = trainer->context;
     (void)divisor;
+    router_loads_begin(&t->routers, all->n);
     count_steps(t, pair_rows_set(&t->set, all), all->rows, all->n);
     return ST_OK;
 }
@@ -195,6 +199,12 @@ static void reward_training_metrics(const Trainer *trainer, Metrics *metrics) {
     metric_set(metrics, "accuracy", m->accuracy / m->n);
     metric_set(metrics, "calibration_error", calibration_error(&m->calibration));
     metric_set(metrics, "brier", calibration_brier(&m->calibration));
+}
+
+/* As of tune sft: only if all rows of the step were computed by this process. */
+static void reward_training_step_metrics(const Trainer *trainer, Metrics *metrics) {
+    const RewardTraining *t = trainer->context;
+    if (trainer->ranks == 1) router_loads_metrics(&t->routers, metrics);
 }
 
 /* ---- pairs or steps ---- */
@@ -253,11 +263,12 @@ static Status reward_training_open(Trainer *trainer, RunPlan *plan) {
     if (!t->stepwise && !t->set.at_turn) reward_use(trainer->recipe, &trainer->model->config, &use);
     if (use.len > 0) run_plan_text(plan, PLAN_RECORD, "use", str_text(&use));
     str_release(&use);
-    return ST_OK;
+    return router_loads_open(&t->routers, trainer->model, trainer->recipe->train_router_aux_loss_coef);
 }
 
 static void reward_training_free(RewardTraining *t) {
     pair_rows_release(&t->set);
+    router_loads_release(&t->routers);
     arena_free(t->scratch);
     free(t->rows);
     free(t->scores);
@@ -273,6 +284,7 @@ Status reward_training_run(const TrainingConfig *config, TrainResult *result) {
                                         .numbers = reward_training_numbers,
                                         .tokens = reward_training_tokens,
                                         .metrics = reward_training_metrics,
+                                        .step_metrics = reward_training_step_metrics,
                                         .release = reward_training_release,
                                         .reader = &rl_report_reader};
     RewardTraining t = {.centering = config->recipe->train_center_rewards_coefficient};

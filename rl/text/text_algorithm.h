@@ -36,6 +36,8 @@ typedef struct TextAlgorithm {
     int64_t sampling_rounds; /* default of rl.sampling_rounds; 0: 1 */
     /* Learns from the best and the worst completion of each group with a preference loss (text_pairs.c); loss and advantages are NULL */
     bool paired;
+    /* Learns a teacher's distributions, from its own and other completions (text_gkd.c); loss and advantages are NULL, and rewards are not needed */
+    bool taught;
     /* Advantages use experience->token_rewards (also for any algorithm with values), else experience->rewards. A KL in the reward is subtracted from
      * either */
     bool token_rewards;

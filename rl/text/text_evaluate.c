@@ -24,7 +24,7 @@ static Status ask_all(TextRl *rl, const PromptRow **asked, RolloutSums *sums) {
     for (size_t i = 0; i < rl->eval.n; i++) asked[i] = &rl->eval.items[i];
     for (size_t first = 0, n; first < rl->eval.n; first += n) {
         n = MIN(most, rl->eval.n - first);
-        TRY(text_sample(rl, asked + first, n, first, &config, &rl->step.round));
+        TRY(text_sample(rl, rl->model, asked + first, n, first, &config, &rl->step.round));
         TRY(text_score(rl, &rl->step.round, sums));
     }
     return ST_OK;
@@ -101,10 +101,10 @@ static Status open_eval(TextRl *rl) {
 }
 
 /* Opens the run, calls `judge`, closes the run. */
-static Status evaluate_run(const Device *device, const char *dir, const char *data, const RewardOptions *rewards,
+static Status evaluate_run(const Device *device, Comm *comm, const char *dir, const char *data, const RewardOptions *rewards,
                            Status (*judge)(TextRl *rl, void *context, TextEvaluation *evaluation), void *context, TextEvaluation *evaluation) {
     *evaluation = (TextEvaluation){.arena = arena_new(0)};
-    TextRl rl = {.arena = arena_new(0), .stop_id = -1};
+    TextRl rl = {.comm = comm, .arena = arena_new(0), .stop_id = -1};
     Recipe *recipe = NULL;
     Status status = evaluation->arena && rl.arena ? read_recipe(dir, data, rl.arena, &recipe) : ST_RESOURCE;
     rl.recipe = recipe;
@@ -119,13 +119,17 @@ static Status evaluate_run(const Device *device, const char *dir, const char *da
 static Status ask_prompts(TextRl *rl, void *context, TextEvaluation *evaluation) {
     (void)context;
     RolloutSums sums;
+    CommFact fact = {"model", "", ST_INPUT};
+    if (comm_size(rl->comm) > 1) comm_fact_hash(&fact, model_fingerprint(rl->model));
+    TRY(comm_agree(rl->comm, &fact, 1));
     TRY(open_eval(rl));
     TRY(text_evaluate(rl, &sums));
     return describe(rl, &sums, evaluation);
 }
 
-Status text_rl_evaluate(const Device *device, const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation) {
-    return evaluate_run(device, dir, data, rewards, ask_prompts, NULL, evaluation);
+Status text_rl_evaluate(const Device *device, Comm *comm, const char *dir, const char *data, const RewardOptions *rewards,
+                        TextEvaluation *evaluation) {
+    return evaluate_run(device, comm, dir, data, rewards, ask_prompts, NULL, evaluation);
 }
 
 /* ---- episodes ---- */
@@ -167,5 +171,5 @@ static Status play_episodes(TextRl *rl, void *context, TextEvaluation *evaluatio
 }
 
 Status text_rl_play(const char *dir, const TextPlay *play, TextEvaluation *evaluation) {
-    return evaluate_run(play->device, dir, NULL, &play->rewards, play_episodes, (void *)(uintptr_t)play, evaluation);
+    return evaluate_run(play->device, NULL, dir, NULL, &play->rewards, play_episodes, (void *)(uintptr_t)play, evaluation);
 }

@@ -181,6 +181,12 @@ static Status set_advantages(TextRl *rl) {
 
 Status text_advantages(TextRl *rl, Metrics *metrics) {
     TRY(text_learn_reserve(rl));
+    if (rl->algorithm->taught) {
+        Experience *e = &rl->step.experience;
+        if (rl->recipe->rl_mask_truncated) mask_truncated(e);
+        memset(e->advantages, 0, (size_t)e->n_tokens * sizeof *e->advantages); /* for samples.jsonl */
+        return ST_OK;
+    }
     TRY(ask_reference(rl));
     TRY(ask_policy(rl));
     if (rl->turns.env && rl->reference) forget_told(&rl->step.experience);
@@ -256,7 +262,17 @@ static Status learn_value_model(TextRl *rl, int64_t first, int64_t n, int64_t to
     return text_pass_backward(&rl->pass, &(TextGradients){.values = rl->step.value_gradients + begin});
 }
 
+/* The same for algorithms that are `taught`. */
+static Status learn_from_teacher(TextRl *rl, int64_t first, int64_t n, int64_t total, Sums *sums) {
+    double loss;
+    TRY(text_gkd_pass(rl, first, n, total, &loss));
+    if (!isfinite(loss)) return not_finite(rl, "loss");
+    sums->loss += loss;
+    return ST_OK;
+}
+
 static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig *loss, bool fresh, Sums *sums) {
+    if (rl->algorithm->taught) return learn_from_teacher(rl, first, n, loss->total_tokens, sums);
     Experience *e = &rl->step.experience;
     int64_t begin = e->begin[first], end = e->begin[first + n];
     bool head = rl->value && !rl->value->own;
@@ -264,7 +280,10 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
                            .entropies = e->entropies + begin,
                            .values = head ? e->new_values + begin : NULL,
                            .entropies_trained = rl->recipe->rl_ent_coef != 0};
-    TRY(text_pass_forward(&rl->pass, rl->model, e, first, n, &results));
+    rl->pass.loads = &rl->routers;
+    Status status = text_pass_forward(&rl->pass, rl->model, e, first, n, &results);
+    rl->pass.loads = NULL;
+    TRY(status);
     if (fresh) TRY(text_learn_compare(rl, e->logprobs, begin, end, sums));
     PolicyBatch batch = {
         .n_sequences = n,
@@ -335,6 +354,7 @@ Status text_division_init(TextRl *rl) {
 typedef struct PassRecord {
     Sums sums;
     PairMeans pairs;
+    GkdSums gkd;
 } PassRecord;
 
 typedef struct Learning {
@@ -353,11 +373,13 @@ static Status learn_pass(void *context, int64_t i, const TapeWatch *watch) {
     if (learning->first && rl->update.accumulator.size == 1 && interrupt_requested()) return ST_INTERRUPTED;
     record->sums = (Sums){.diff = (double)NAN};
     rl->step.pair_means = (PairMeans){0};
+    rl->step.gkd = (GkdSums){0};
     tape_watch(rl->pass.tape, watch);
     Status status =
         learn_from(rl, rl->update.passes[i], rl->update.passes[i + 1] - rl->update.passes[i], learning->loss, learning->fresh, &record->sums);
     tape_watch(rl->pass.tape, NULL);
     record->pairs = rl->step.pair_means;
+    record->gkd = rl->step.gkd;
     return status;
 }
 
@@ -366,6 +388,11 @@ static void add_pairs(PairMeans *sums, const PairMeans *pass) {
     sums->rewards_chosen += pass->rewards_chosen, sums->rewards_rejected += pass->rewards_rejected;
     sums->margin += pass->margin, sums->accuracy += pass->accuracy;
     sums->logps_chosen += pass->logps_chosen, sums->logps_rejected += pass->logps_rejected;
+}
+
+static void add_gkd(GkdSums *sums, const GkdSums *pass) {
+    sums->divergence += pass->divergence, sums->cross_entropy += pass->cross_entropy, sums->agreement += pass->agreement;
+    sums->tokens += pass->tokens;
 }
 
 static void add_pass(Sums *sums, const Sums *pass) {
@@ -382,6 +409,7 @@ static Status learn_passes(TextRl *rl, int64_t n_passes, PolicyLossConfig *loss,
     Learning learning = {rl, loss, fresh, sums->updates == 0, records};
     Leaves leaves = {.n = n_passes, .n_lanes = text_lanes(rl, n_passes), .run = learn_pass, .context = &learning};
     PairMeans pairs = rl->step.pair_means;
+    GkdSums gkd = rl->step.gkd;
     bool interrupted = false; /* ranks finish the step */
     Status status = records ? accumulator_run(&rl->update.accumulator, &leaves) : status_fail(ST_RESOURCE, "out of memory for the passes of a step");
     if (status == ST_INTERRUPTED) accumulator_drop(&rl->update.accumulator);
@@ -389,8 +417,10 @@ static Status learn_passes(TextRl *rl, int64_t n_passes, PolicyLossConfig *loss,
     for (int64_t i = 0; i < n_passes && status == ST_OK; i++) {
         add_pass(sums, &records[i].sums);
         add_pairs(&pairs, &records[i].pairs);
+        add_gkd(&gkd, &records[i].gkd);
     }
     rl->step.pair_means = pairs;
+    rl->step.gkd = gkd;
     free(records);
     return status;
 }
@@ -429,6 +459,7 @@ static void text_learn_report(const TextRl *rl, const Sums *sums, Metrics *metri
     metric_set(metrics, "loss", sums->loss / updates);
     metric_set(metrics, "grad_norm", sums->grad_norm / updates);
     metric_set(metrics, "learning_rate", stepper_rate(&rl->update.stepper, MAX(rl->counts.updates - 1, 0)));
+    if (rl->algorithm->taught) return;
     metric_set(metrics, "kl", rl->reference ? sums->kl / n : (double)NAN);
     metric_set(metrics, "entropy", sums->entropy / n);
     metric_set(metrics, "clip_fraction", sums->clipped / ratios);
@@ -445,8 +476,12 @@ static void text_learn_report(const TextRl *rl, const Sums *sums, Metrics *metri
 
 Status text_learn(TextRl *rl, Metrics *metrics) {
     Sums sums = {.diff = (double)NAN};
+    router_loads_begin(&rl->routers, (size_t)rl->step.experience.n_groups);
+    rl->step.gkd = (GkdSums){0};
     TRY(text_learn_passes(rl, &sums));
     text_learn_report(rl, &sums, metrics);
+    if (comm_size(rl->config->comm) == 1) router_loads_metrics(&rl->routers, metrics);
+    if (rl->algorithm->taught) text_gkd_report(rl, metrics);
     if (rl->algorithm->paired) text_pairs_report(rl, metrics);
     if (adapts_kl(rl)) adapt_kl(rl, metrics);
     return ST_OK;

@@ -73,6 +73,8 @@ static size_t sampling_bytes(const TextRl *rl, const Largest *largest) {
     if (rl->turns.env) sampling.n = 1; /* episodes do not share prompts */
     int64_t longest = rl->turns.env ? rl->recipe->data_max_length - sampling.max_new_tokens : (int64_t)largest->prompt.ids.n;
     size_t rollout = generate_bytes(rl->model, (size_t)(largest->experience.n / sampling.n), (size_t)MAX(longest, 1), &sampling);
+    if (rl->teacher_sampling)
+        rollout += generate_bytes(rl->teacher, (size_t)(largest->experience.n / sampling.n), (size_t)MAX(longest, 1), &sampling);
     if (rl->eval.n == 0) return rollout;
     sampling.n = 1;
     return MAX(rollout, generate_bytes(rl->model, at_once_in_evaluation(rl, largest), (size_t)MAX(rl->eval.longest, 1), &sampling));
@@ -92,6 +94,18 @@ static Status judging_bytes(const TextRl *rl, const Largest *largest, size_t *by
     return ST_OK;
 }
 
+/* The pass of an algorithm that is `taught`. */
+static Status taught_pass(const TextRl *rl, TextPass *pass, const Experience *e, int64_t n) {
+    Divergences d;
+    Status status = text_pass_taught(pass, rl->model, rl->teacher, e, 0, n, &rl->taught, &d);
+    if (status == ST_OK) {
+        tensor_seed_grad(pass->tape, d.loss, NULL);
+        status = tape_backward(pass->tape);
+    }
+    text_pass_release(pass);
+    return status;
+}
+
 /* Forward and backward of one pass: of the policy with its value head, then of a separate value model. */
 static Status passes(Largest *largest, Tape *meta) {
     const TextRl *rl = largest->rl;
@@ -105,6 +119,7 @@ static Status passes(Largest *largest, Tape *meta) {
                            .values = head ? zeros : NULL,
                            .final_values = head ? zeros : NULL,
                            .entropies_trained = rl->loss.ent_coef != 0};
+    if (rl->algorithm->taught) return taught_pass(rl, &pass, e, n);
     Status status = text_memory_forward_only(rl, &pass, e, n, zeros);
     if (status == ST_OK) status = text_pass_forward(&pass, rl->model, e, 0, n, &results);
     if (status == ST_OK)
@@ -125,7 +140,8 @@ static Status text_memory_step(void *context, Tape *meta) {
     size_t judging;
     TRY(passes(largest, meta));
     TRY(judging_bytes(largest->rl, largest, &judging));
-    largest->sampling = SAMPLING_FIRST_TIME + sampling_bytes(largest->rl, largest) + judging;
+    const Model *teacher = largest->rl->teacher;
+    largest->sampling = SAMPLING_FIRST_TIME + sampling_bytes(largest->rl, largest) + judging + (teacher ? model_memory(teacher, false).packed : 0);
     return ST_OK;
 }
 

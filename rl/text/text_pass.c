@@ -101,6 +101,7 @@ Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e
     Tensor *rows = step_view(tape, pass->n_targets, pass->rows), *targets = step_view(tape, pass->n_targets, pass->targets);
     pass->places = step_view(tape, pass->n_targets + pass->n_finals, pass->rows);
     if (!rows || !targets || !pass->places) return ST_RESOURCE;
+    if (pass->loads) TRY(router_loads_pass(pass->loads, &pass->batch));
     Tensor *hidden = pass->hidden = model_forward(model, tape, &pass->batch);
     LogprobArgs args = model->logprob;
     args.temperature *= pass->temperature;
@@ -110,10 +111,26 @@ Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e
     pass->values = results->values ? op_row_scores(tape, hidden, pass->value_head, pass->places) : NULL;
     TRY(tape_status(tape));
     if (!device_computes(tape_device(tape))) return ST_OK; /* the meta device computes no values */
+    if (pass->loads) router_loads_count(pass->loads);
     text_pass_read(pass->logprobs.logprob, results->logprobs);
     text_pass_read(pass->logprobs.entropy, results->entropies);
     read_values(pass, e, first, n, results);
     return ST_OK;
+}
+
+Status text_pass_taught(TextPass *pass, const Model *model, const Model *teacher, const Experience *e, int64_t first, int64_t n,
+                        const DivergenceArgs *args, Divergences *d) {
+    Tape *tape = pass->tape;
+    TRY(text_pass_reserve(pass, e, first, n));
+    text_pass_build(pass, e, first, n, false);
+    tape_reset(tape);
+    Tensor *rows = step_view(tape, pass->n_targets, pass->rows), *targets = step_view(tape, pass->n_targets, pass->targets);
+    if (!rows || !targets) return ST_RESOURCE;
+    tape_record(tape, false);
+    Tensor *theirs = model_forward(teacher, tape, &pass->batch);
+    tape_record(tape, true);
+    *d = op_token_divergence(tape, model_forward(model, tape, &pass->batch), model->head, theirs, teacher->head, rows, targets, args);
+    return tape_status(tape);
 }
 
 Status text_pass_backward(TextPass *pass, const TextGradients *gradients) {

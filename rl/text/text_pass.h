@@ -12,6 +12,7 @@
 #ifndef TUNE_TEXT_PASS_H
 #define TUNE_TEXT_PASS_H
 
+#include "lib/train/router_loads.h"
 #include "rl/text/experience.h"
 
 typedef struct TextPass {
@@ -19,6 +20,7 @@ typedef struct TextPass {
     double temperature; /* logits are divided by it */
     int64_t max_tokens; /* limit per pass, unless a single sequence with its prompt has more */
     Tensor *value_head; /* (1, C), on the hidden states of the model that computes values; NULL: no values */
+    RouterLoads *loads; /* receive what the model's routers do; NULL: nothing does */
     bool finals;        /* include the rows after the last tokens of truncated sequences even without a value head */
     /* of the current pass */
     int32_t *ids, *rows, *targets;
@@ -48,6 +50,10 @@ int64_t text_pass_fit(const TextPass *pass, const Experience *experience, int64_
 int64_t text_pass_rows(const Experience *experience, int64_t first, int64_t n);
 /* Resets the tape, runs the model on n sequences from `first` on, and writes `results`. Fails as model_forward does; ST_RESOURCE. */
 Status text_pass_forward(TextPass *pass, const Model *model, const Experience *experience, int64_t first, int64_t n, const TextResults *results);
+/* The same with the losses of a student: also runs the teacher. *d: on the tape, a value for each token of the sequences. args must live until the
+ * step ends. Fails likewise. */
+Status text_pass_taught(TextPass *pass, const Model *model, const Model *teacher, const Experience *experience, int64_t first, int64_t n,
+                        const DivergenceArgs *args, Divergences *d);
 /* Adds to the gradients of the model's trained parameters, given the gradients of the last pass's results. Fails as tape_backward does. */
 Status text_pass_backward(TextPass *pass, const TextGradients *gradients);
 void text_pass_release(TextPass *pass); /* does not free the tape */

@@ -80,17 +80,18 @@ static Status take_all(const PromptRow *const *prompts, size_t n_prompts, const 
     return ST_OK;
 }
 
-Status text_sample(TextRl *rl, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config, Experience *e) {
-    Comm *comm = rl->config ? rl->config->comm : NULL;
+Status text_sample(TextRl *rl, const Model *model, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config,
+                   Experience *e) {
+    Comm *comm = rl->comm;
     const size_t size = (size_t)comm_size(comm), rank = (size_t)comm_rank(comm), begin = rank * n_prompts / size, end = (rank + 1) * n_prompts / size;
-    if (size == 1) return experience_sample(rl->model, rl->tokenizer, prompts, n_prompts, number, config, e);
+    if (size == 1) return experience_sample(model, rl->tokenizer, prompts, n_prompts, number, config, e);
     Experience *mine = &rl->step.own;
     char *bytes = NULL;
     size_t *first = malloc((size + 1) * sizeof *first);
     if (!first) return status_fail(ST_RESOURCE, "out of memory for samples");
     experience_clear(mine, config->n);
     Status status = ST_OK;
-    if (begin < end) status = experience_sample(rl->model, rl->tokenizer, prompts + begin, end - begin, number + begin, config, mine);
+    if (begin < end) status = experience_sample(model, rl->tokenizer, prompts + begin, end - begin, number + begin, config, mine);
     if (status == ST_OK) status = exchange(comm, mine, first, &bytes);
     experience_clear(e, config->n);
     if (status == ST_OK) status = take_all(prompts, n_prompts, bytes, e);
@@ -102,7 +103,7 @@ Status text_sample(TextRl *rl, const PromptRow *const *prompts, size_t n_prompts
 /* ---- rewards ---- */
 
 Status text_share_rewards(TextRl *rl, Experience *e) {
-    Comm *comm = rl->config ? rl->config->comm : NULL;
+    Comm *comm = rl->comm;
     if (comm_size(comm) == 1) return ST_OK;
     return comm_broadcast(comm, COMM_EXPERIENCE, "rewards", 0, e->rewards, (size_t)e->n * sizeof *e->rewards);
 }
@@ -110,7 +111,7 @@ Status text_share_rewards(TextRl *rl, Experience *e) {
 /* ---- passes without gradients ---- */
 
 Status text_share_tokens(TextRl *rl, const int64_t *passes, int64_t n_passes, double *const *arrays, size_t n_arrays) {
-    Comm *comm = rl->config->comm;
+    Comm *comm = rl->comm;
     const Experience *e = &rl->step.experience;
     const int64_t size = comm_size(comm);
     if (size == 1) return ST_OK;

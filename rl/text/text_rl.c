@@ -134,7 +134,7 @@ static Status choose_loss(TextRl *rl) {
                                                [RL_LOSS_AGGREGATION_SEQUENCE_SUM] = SEQUENCE_SUM,
                                                [RL_LOSS_AGGREGATION_CONSTANT] = CONSTANT};
     rl->scale = r->rl_scale_rewards == RL_SCALE_REWARDS_AUTO ? rl->algorithm->scale : scales[r->rl_scale_rewards];
-    rl->policy_loss = rl->algorithm->paired ? NULL : policy_loss_find(rl->algorithm->loss);
+    rl->policy_loss = rl->algorithm->paired || rl->algorithm->taught ? NULL : policy_loss_find(rl->algorithm->loss);
     rl->loss = (PolicyLossConfig){
         .clip = r->rl_clip,
         .clip_high = isnan(r->rl_clip_high) ? rl->algorithm->clip_high : r->rl_clip_high,
@@ -164,13 +164,16 @@ static Status choose_algorithm(TextRl *rl) {
                     (long long)r->rl_num_generations);
         return status_hint(ST_CONFIG, "use at least %lld", (long long)rl->algorithm->least_group);
     }
-    if (r->generate_temperature <= 0 || r->generate_greedy)
+    if (text_temperature(r) <= 0 || r->generate_greedy)
         return status_hint(status_fail(ST_CONFIG, "a policy gradient needs sampled answers, but generate is set to greedy"),
                            "set generate.temperature above 0");
     if (r->has_lora && r->lora_dropout > 0)
         return status_hint(status_fail(ST_CONFIG, "'lora.dropout' would make the trainer's log-probabilities differ from the sampler's"),
                            "leave it at 0 for rl");
-    if (!r->reward && !r->rl_env)
+    if (rl->algorithm->taught && r->rl_env)
+        return status_hint(status_fail(ST_CONFIG, "'rl.algorithm: %s' learns on completions of prompts, not in an environment", r->rl_algorithm),
+                           "give data.train in place of rl.env");
+    if (!r->reward && !r->rl_env && !rl->algorithm->taught)
         return status_hint(status_fail(ST_CONFIG, "'reward' is missing"), "define the reward, such as reward: [{type: exact}]");
     rl->sampling_rounds = r->rl_sampling_rounds > 0 ? r->rl_sampling_rounds : MAX(rl->algorithm->sampling_rounds, 1);
     if (rl->sampling_rounds > 1 && !rl->algorithm->compares) {
@@ -178,6 +181,7 @@ static Status choose_algorithm(TextRl *rl) {
                     r->rl_algorithm);
         return status_hint(ST_CONFIG, "leave it out, or use an algorithm that compares the completions of a prompt, such as dapo");
     }
+    TRY(text_gkd_check(r, rl->algorithm->taught));
     return choose_loss(rl);
 }
 
@@ -219,6 +223,9 @@ static Status open_prompts(TextRl *rl) {
     TRY(text_prompts_read(rl, r->data_train, "data.train", &rl->prompts));
     const char *key;
     const Yaml *eval = recipe_eval_rows(r, &key);
+    if (rl->algorithm->taught && !r->reward && (eval || r->data_eval_split > 0))
+        return status_hint(status_fail(ST_CONFIG, "held-out prompts are judged by rewards, but there are none"),
+                           "define 'reward', or leave data.eval and data.eval_split out");
     if (eval) return text_prompts_read(rl, eval, key, &rl->eval);
     recipe_warn_eval_every(r);
     return r->data_eval_split > 0 ? prompts_split(&rl->prompts, r->data_eval_split, (uint64_t)r->seed, &rl->eval) : ST_OK;
@@ -308,7 +315,7 @@ static Status open_parts(TextRl *rl) {
     const Recipe *r = rl->recipe;
     TRY(choose_algorithm(rl));
     if (rl->algorithm->paired) TRY(text_pairs_open(rl));
-    TRY(trained_model_open(r, rl->config->runtime, &rl->model));
+    TRY(trained_model_open_as(r, rl->config->runtime, &(ModelUse){.comm = rl->comm}, &rl->model));
     TRY(text_open_policy(rl, rl->reward_options));
     if (r->rl_env)
         TRY(open_turns(rl));
@@ -318,10 +325,12 @@ static Status open_parts(TextRl *rl) {
     warn_filters(r);
     rl->counts.beta = r->rl_beta;
     TRY(open_values(rl));
-    if (r->rl_beta > 0 || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));
+    if ((r->rl_beta > 0 && !rl->algorithm->taught) || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));
     rl->pass =
-        (TextPass){.tape = tape_new(rl->model->device, rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = pass_tokens(rl)};
+        (TextPass){.tape = tape_new(rl->model->device, rl->model->compute, 0), .temperature = text_temperature(r), .max_tokens = pass_tokens(rl)};
+    if (rl->algorithm->taught) TRY(text_gkd_open(rl));
     if (rl->value) rl->pass.value_head = rl->value->head;
+    TRY(router_loads_open(&rl->routers, rl->model, 0));
     rl->step.pair_scratch = arena_new(0);
     rl->step.asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->step.asked);
     if (!rl->pass.tape || !rl->step.pair_scratch || !rl->step.asked) return status_fail(ST_RESOURCE, "out of memory for the run");
@@ -391,6 +400,7 @@ static Status text_rl_begin(void *context, Run *run, RunSteps *steps) {
     if (rl->value && rl->value->own) add_input(steps, &n, "rl.value_model", model_fingerprint(rl->value->model));
     if (reference) add_input(steps, &n, "rl.reference", reference);
     if (judges) add_input(steps, &n, "reward", judges);
+    if (rl->teacher) add_input(steps, &n, "distil.teacher", model_fingerprint(rl->teacher));
     steps->total = rl->total_steps;
     return run_step(run) < 0 ? text_samples_cut(rl) : ST_OK; /* samples of a run that ended before its first checkpoint */
 }
@@ -400,6 +410,7 @@ void text_release(TextRl *rl) {
     rl_doctor_free(rl->doctor);
     accumulator_release(&rl->update.accumulator);
     text_pass_release(&rl->pass);
+    router_loads_release(&rl->routers);
     tape_free(tape);
     generate_memory_free(rl->sampling);
     experience_release(&rl->step.experience);
@@ -410,6 +421,8 @@ void text_release(TextRl *rl) {
     free(rl->step.entropy_gradients);
     free(rl->step.value_gradients);
     free(rl->step.weights);
+    generate_memory_free(rl->teacher_sampling);
+    if (rl->teacher) model_free(rl->teacher);
     reference_free(rl->reference);
     text_value_free(rl->value);
     rewards_close(rl->rewards);
@@ -450,6 +463,7 @@ Status text_rl_run(const TrainingConfig *config, const RewardOptions *rewards, T
                                       .over_ranks = true};
     TextRl rl = {
         .config = config,
+        .comm = config->comm,
         .reward_options = rewards,
         .recipe = config->recipe,
         .arena = arena_new(0),

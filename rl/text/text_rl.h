@@ -28,8 +28,10 @@ typedef struct TextEvaluation {
     Arena *arena; /* freed by the caller */
 } TextEvaluation;
 /* Evaluates the policy of the finished run in `dir`: rewards of its greedy answers to the prompts in `data` (NULL: the held-out prompts of its
- * recipe), with the run's rewards and lengths. ST_INPUT: no such run; ST_CONFIG: no prompts; ST_INTERRUPTED. */
-Status text_rl_evaluate(const Device *device, const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation);
+ * recipe), with the run's rewards and lengths. comm: ranks that share the work, NULL: one process; rank 0 calls the rewards, and has all results.
+ * ST_INPUT: no such run; ST_CONFIG: no prompts; ST_INTERRUPTED. */
+Status text_rl_evaluate(const Device *device, Comm *comm, const char *dir, const char *data, const RewardOptions *rewards,
+                        TextEvaluation *evaluation);
 
 typedef struct TextPlay {
     const Device *device;

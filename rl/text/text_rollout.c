@@ -7,10 +7,12 @@
 #include <math.h>
 #include <string.h>
 
+double text_temperature(const Recipe *recipe) { return isnan(recipe->rl_temperature) ? recipe->generate_temperature : recipe->rl_temperature; }
+
 GenerateConfig text_sampling(const TextRl *rl, int64_t step) {
     const Recipe *r = rl->recipe;
     return (GenerateConfig){
-        .sample = {.temperature = r->generate_temperature,
+        .sample = {.temperature = text_temperature(r),
                    .top_k = r->generate_top_k,
                    .top_p = r->generate_top_p,
                    .min_p = r->generate_min_p,
@@ -187,7 +189,7 @@ static Status score_samples(TextRl *rl, Experience *e, RolloutSums *sums) {
 
 /* Rank 0 calls the rewards, so that each completion is judged once. It also has the sums of columns, which the metrics need. */
 Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
-    if (comm_rank(rl->config ? rl->config->comm : NULL) == 0) TRY(score_samples(rl, e, sums));
+    if (comm_rank(rl->comm) == 0) TRY(score_samples(rl, e, sums));
     TRY(text_share_rewards(rl, e));
     add_round(sums, e);
     return ST_OK;
@@ -199,9 +201,11 @@ static Status describe(TextRl *rl, Metrics *metrics) {
     const RolloutSums *sums = &rl->step.sampled;
     double n = sums->completions;
     TRY(text_columns_report(rl, sums, "reward", "reward_numbers_missing", "reward_unjudged", metrics));
-    metric_set(metrics, "reward", tally_mean(&sums->rewards));
-    metric_set(metrics, "reward_std", tally_std(&sums->rewards));
-    metric_set(metrics, "zero_std_fraction", (double)sums->flat / (double)sums->groups);
+    if (rl->rewards || rl->turns.env) {
+        metric_set(metrics, "reward", tally_mean(&sums->rewards));
+        metric_set(metrics, "reward_std", tally_std(&sums->rewards));
+    }
+    if (!rl->algorithm->taught) metric_set(metrics, "zero_std_fraction", (double)sums->flat / (double)sums->groups);
     if (rl->algorithm->compares) metric_count(metrics, "groups_compared", sums->groups - sums->flat);
     metric_set(metrics, "completion_length", sums->tokens / n);
     metric_set(metrics, "eos_fraction", sums->ended / n);
@@ -226,7 +230,10 @@ static Status one_round(TextRl *rl, const GenerateConfig *config, int64_t n, int
         return text_score(rl, &rl->step.round, &rl->step.sampled);
     }
     for (int64_t i = 0; i < n; i++) rl->step.asked[i] = prompts_at(&rl->prompts, rl->recipe, (*place)++);
-    TRY(text_sample(rl, rl->step.asked, (size_t)n, (uint64_t)asked, config, &rl->step.round));
+    if (rl->algorithm->taught)
+        TRY(text_gkd_sample(rl, rl->step.asked, (size_t)n, config, &rl->step.round));
+    else
+        TRY(text_sample(rl, rl->model, rl->step.asked, (size_t)n, (uint64_t)asked, config, &rl->step.round));
     return text_score(rl, &rl->step.round, &rl->step.sampled);
 }
 
@@ -235,6 +242,7 @@ Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics)
     Experience *e = &rl->step.experience, *round = &rl->step.round;
     int64_t wanted = rl->recipe->rl_prompts_per_step;
     rl->step.sampled = (RolloutSums){0};
+    if (rl->algorithm->taught) text_gkd_begin(rl, step, &config);
     if (rl->turns.env) TRY(turns_begin(&rl->turns, (size_t)(wanted * rl->sampling_rounds)));
     experience_clear(e, rl->algorithm->paired ? 2 : config.n);
     while (e->n_groups < wanted && rl->step.sampled.rounds < rl->sampling_rounds) {

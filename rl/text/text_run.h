@@ -50,6 +50,14 @@ typedef struct PairMeans {
     double pairs, rewards_chosen, rewards_rejected, margin, accuracy, logps_chosen, logps_rejected;
 } PairMeans;
 
+/* Where a step's completions come from. */
+typedef enum GkdSource { GKD_OWN, GKD_ROWS, GKD_TEACHER } GkdSource;
+/* Sums over the trained tokens of a step's passes. */
+typedef struct GkdSums {
+    double divergence, cross_entropy, agreement;
+    int64_t tokens;
+} GkdSums;
+
 /* The data of a step. The next step overwrites them and reuses their memory. */
 typedef struct TextStep {
     Experience experience;                                             /* the samples of the step */
@@ -62,6 +70,8 @@ typedef struct TextStep {
     int64_t cap_tokens;
     PairMeans pair_means; /* these two: for algorithms that learn from pairs */
     Arena *pair_scratch;
+    GkdSource source; /* these two: for algorithms that are `taught` */
+    GkdSums gkd;
     int64_t next_place, next_samples_bytes; /* of the counters, once the step has learned */
 } TextStep;
 
@@ -93,6 +103,7 @@ typedef struct TextNames {
 typedef struct TextRl {
     /* from the recipe */
     const TrainingConfig *config; /* NULL: the policy is only evaluated */
+    Comm *comm;                   /* ranks that share the work; NULL: one process */
     const RewardOptions *reward_options;
     const Recipe *recipe;
     Recipe dated; /* the recipe with the date on which the run began, if the template writes the date */
@@ -102,7 +113,10 @@ typedef struct TextRl {
     GroupScale scale;
     const PreferenceLoss *pair_loss; /* these two: for algorithms that learn from pairs */
     PreferenceConfig pair_config;
-    int64_t sampling_rounds; /* maximum per step */
+    Model *teacher; /* these three: for algorithms that are `taught` */
+    DivergenceArgs taught;
+    GenerateMemory *teacher_sampling; /* NULL: the teacher does not answer */
+    int64_t sampling_rounds;          /* maximum per step */
     /* opened */
     Arena *arena;
     Model *model;
@@ -115,6 +129,7 @@ typedef struct TextRl {
     Reference *reference;    /* NULL: no KL */
     TextValue *value;        /* NULL: no values are learned */
     TextPass pass;
+    RouterLoads routers;      /* of the policy in passes that learn; they are reported, and have no part in the loss */
     GenerateMemory *sampling; /* memory of sampling in rollouts and evaluations */
     int64_t total_steps;
     Run *run;
@@ -146,6 +161,8 @@ Status text_memory(TextRl *rl, TrainMemory *memory);
 /* Samples and scores the completions of `step` (from 0) into rl->step.experience, and sets the metrics over all samples. *place: position of the next
  * prompt, read and written. ST_INTERRUPTED; errors of sampling and rewards. */
 Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics);
+/* Of samples, and of the distributions of the loss. */
+double text_temperature(const Recipe *recipe);
 /* Sampling settings of `step`. */
 GenerateConfig text_sampling(const TextRl *rl, int64_t step);
 /* Scores the samples (at most as many as rl->step.rows has room for) and adds to the sums. Errors of rewards. */
@@ -163,7 +180,8 @@ Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *
 /* ---- text_ranks.c ---- */
 
 /* experience_sample, with the prompts divided over ranks. Fails likewise, and as comm_wait. */
-Status text_sample(TextRl *rl, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config, Experience *e);
+Status text_sample(TextRl *rl, const Model *model, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config,
+                   Experience *e);
 /* Copies the rewards of rank 0 to all. */
 Status text_share_rewards(TextRl *rl, Experience *e);
 /* Copies numbers of tokens of rl->step.experience to all ranks; rank r has those of its passes, from r x n_passes / ranks on. passes: (n_passes + 1),
@@ -218,6 +236,21 @@ void text_pairs_begin(TextRl *rl, int64_t first, int64_t end);
 Status text_pairs_loss(TextRl *rl, int64_t first, int64_t n, const PolicyLossConfig *step, double *gradients, PolicyMetrics *metrics);
 /* Reports means over the step's pairs. */
 void text_pairs_report(TextRl *rl, Metrics *metrics);
+
+/* ---- text_gkd.c: algorithms that are `taught` ---- */
+
+/* Checks section distil; taught: the algorithm has a teacher. ST_CONFIG. */
+Status text_gkd_check(const Recipe *recipe, bool taught);
+/* Opens the teacher, and checks that rows have the answers that will be learned. ST_CONFIG, ST_INPUT, ST_RESOURCE. */
+Status text_gkd_open(TextRl *rl);
+/* Draws where the completions of a step come from, and sets what of `config` depends on it. */
+void text_gkd_begin(TextRl *rl, int64_t step, GenerateConfig *config);
+/* Samples or reads the completions of n prompts. Fails as text_sample; ST_INPUT: a row without an answer. */
+Status text_gkd_sample(TextRl *rl, const PromptRow *const *prompts, size_t n, const GenerateConfig *config, Experience *e);
+/* Forward and backward of n sequences from `first` on. total: trained tokens of the optimiser step. Adds to rl->step.gkd. Fails as
+ * text_pass_taught. */
+Status text_gkd_pass(TextRl *rl, int64_t first, int64_t n, int64_t total, double *loss);
+void text_gkd_report(const TextRl *rl, Metrics *metrics);
 
 /* ---- text_samples.c ---- */
 

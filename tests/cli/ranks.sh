@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# tune under mpirun: what has to be equal on all ranks, launchers that do not fit, commands that work in one process. Skipped without an MPI launcher.
+# tune under mpirun: what has to be equal on all ranks, launchers that do not fit, commands over ranks and in one process. Skipped without an MPI launcher.
 #   tests/cli/ranks.sh TUNE
 set -u
 tune=$1
@@ -117,6 +117,49 @@ for signal in KILL STOP INT; do
     esac && [ ! -e run/finished.json ] && sft $long --resume && same_run
     verdict "SIG$signal for a rank, then --resume" $?
 done
+# ---- commands whose rows are dealt ----
+same='' other=''
+head -n 9 rows.jsonl >nine.jsonl
+cp nine.jsonl other/
+answer='generate model --input nine.jsonl --max-new-tokens 6 -n 2 --quiet'
+"$tune" $answer -o alone.jsonl && two_ranks $answer -o ranks.jsonl && cmp alone.jsonl ranks.jsonl
+verdict "generate: the completions of one process, in their order" $?
+"$tune" generate model --prompt abc --greedy --max-new-tokens 4 --quiet >alone.text && two_ranks generate model --prompt abc --greedy --max-new-tokens 4 --quiet &&
+    cmp alone.text said
+verdict "generate: one prompt is answered once" $?
+"$tune" score model nine.jsonl -o alone.jsonl --quiet && two_ranks score model nine.jsonl -o ranks.jsonl --quiet && cmp alone.jsonl ranks.jsonl
+verdict "score: the values of one process" $?
+judge='eval model --data rows.jsonl --exact-match --json --quiet'
+"$tune" $judge >alone.json && two_ranks $judge && cmp alone.json said
+verdict "eval: the numbers of one process" $?
+(cd other && rm rows.jsonl)
+AT1=other two_ranks eval model --data rows.jsonl --quiet
+[ $? = 4 ] && said_once 'error: rank 1 (.*)' && said_once rows.jsonl
+verdict "eval: a failing rank ends all with its error" $?
+AT1=other two_ranks score model nine.jsonl -o other.jsonl --quiet
+[ $? = 4 ] && said_once 'error: rank 1 (.*) has another model' && [ ! -e other.jsonl ]
+verdict "score: another model on a rank" $?
+same='--seed=1' other='--seed=2'
+two_ranks $answer -o other.jsonl
+[ $? = 2 ] && said_once 'error: rank 1 (.*) has another command line' && [ ! -e other.jsonl ]
+verdict "generate: another command line" $?
+same='' other=''
+cat >synth.yaml <<YAML
+synth:
+  preset: answer
+  seeds: seeds.jsonl
+  teacher: {model: $recipes/demo/model, max_new_tokens: 16, greedy: true}
+  prompts: {answer: $recipes/synth_demo/answer.jinja}
+  num_rows: 3
+YAML
+cat >seeds.jsonl <<SEEDS
+{"prompt": "Spell 'pirate' backwards."}
+{"prompt": "Please shout 'pepper'."}
+{"prompt": "How many letters are in 'violin'?"}
+SEEDS
+"$tune" data synth synth.yaml output=made-alone --quiet && two_ranks data synth synth.yaml output=made --quiet &&
+    cmp made-alone/rows.jsonl made/rows.jsonl && cmp made-alone/requests.jsonl made/requests.jsonl
+verdict "data synth: the rows of one process" $?
 # ---- commands of one process ----
 same='' other=''
 two_ranks inspect model

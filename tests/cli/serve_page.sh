@@ -12,7 +12,8 @@ if [ -z "${TEST_LONG:-}" ] || [ -z "$driver" ] || ! command -v python3 >/dev/nul
     exit 0
 fi
 folder=$(mktemp -d) || exit 1
-"$tune" serve recipes/demo/model --chat-template chatml --port 0 --max-context 16384 --quiet >"$folder/url" 2>"$folder/err" &
+"$tune" init recipes/demo/model -o "$folder/model" --quiet || exit 1 # random weights do not end their answers early
+"$tune" serve "$folder/model" --chat-template chatml --port 0 --max-context 16384 --quiet >"$folder/url" 2>"$folder/err" &
 server=$!
 trap 'kill -TERM $server 2>/dev/null; rm -rf "$folder"' EXIT
 while [ ! -s "$folder/url" ] && kill -0 $server 2>/dev/null; do sleep 0.05; done

@@ -244,6 +244,49 @@ TEST(launchers_are_recognised) {
     assert_true(launch.unknown);
     launch = comm_launch(no_variable, (const char *[]){"SLURM_STEP_NUM_TASKS", "1", "SLURM_PROCID", "0", NULL});
     assert_false(launch.launched || launch.unknown);
+    /* Slurm with each of its plug-ins, as its manual lists their variables; a batch script itself is no rank */
+    static const char *const pmi2[] = {"SLURM_PROCID",
+                                       "2",
+                                       "SLURM_STEP_NUM_TASKS",
+                                       "4",
+                                       "SLURM_NTASKS",
+                                       "4",
+                                       "SLURM_LOCALID",
+                                       "0",
+                                       "PMI_FD",
+                                       "9",
+                                       "PMI_JOBID",
+                                       "12.0",
+                                       "PMI_RANK",
+                                       "2",
+                                       "PMI_SIZE",
+                                       "4",
+                                       NULL};
+    launch = comm_launch(no_variable, (void *)(uintptr_t)pmi2);
+    assert_true(launch.launched && !launch.unknown && launch.library == COMM_MPICH && launch.rank == 2 && launch.size == 4);
+    static const char *const pmix[] = {"SLURM_PROCID",
+                                       "3",
+                                       "SLURM_STEP_NUM_TASKS",
+                                       "4",
+                                       "SLURM_NTASKS",
+                                       "4",
+                                       "PMIX_NAMESPACE",
+                                       "slurm.pmix.12.0",
+                                       "PMIX_RANK",
+                                       "3",
+                                       "PMIX_SERVER_URI41",
+                                       "pmix-server.7;tcp4://127.0.0.1:1",
+                                       NULL};
+    launch = comm_launch(no_variable, (void *)(uintptr_t)pmix);
+    assert_true(launch.launched && !launch.unknown && launch.library == COMM_OPENMPI && launch.rank == 3 && launch.size == 4);
+    static const char *const batch[] = {"SLURM_JOB_ID", "12", "SLURM_NTASKS", "4", "SLURM_PROCID", "0", "SLURM_JOB_NUM_NODES", "2", NULL};
+    launch = comm_launch(no_variable, (void *)(uintptr_t)batch);
+    assert_false(launch.launched || launch.unknown);
+    /* mpirun within a Slurm job: its own variables say who is who */
+    static const char *const within[] = {
+        "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "2", "OMPI_COMM_WORLD_SIZE", "8", "OMPI_COMM_WORLD_RANK", "5", "PMIX_RANK", "5", NULL};
+    launch = comm_launch(no_variable, (void *)(uintptr_t)within);
+    assert_true(launch.launched && launch.library == COMM_OPENMPI && launch.rank == 5 && launch.size == 8);
     launch = comm_launch(no_variable, (const char *[]){"PMI_SIZE", "many", "PMI_RANK", "1", NULL});
     assert_false(launch.launched);
 }

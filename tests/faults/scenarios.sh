@@ -5,7 +5,7 @@
 # `again` is '' in the first run and --resume in later ones.
 SCENARIOS='tokenize:text render:text check:text inspect:text generate:text onednn:text eval:text solve:text
     rows:file scores:file filter:file convert:file grad:file show:file page:file copy:file
-    merge:folder replace:folder init:folder tokenizer:file tokens:file
+    merge:folder replace:folder init:folder quantize:folder tokenizer:file tokens:file
     lora:run full:run longer:run anew:run cached:run reward:run q_learning:run ppo:run dqn:run sac:run best:run packed:run turns:run grpo:run ppo_text:run dpo:run ilql:run synth:run teacher:run'
 command -v python3 >/dev/null || SCENARIOS=$(echo "$SCENARIOS" | sed 's/turns:run//') # its environment is a Python program
 
@@ -62,6 +62,7 @@ scenario() {
     merge) t merge "$work/model" "$work/run/adapter" -o "$out" --quiet ;;
     replace) t merge "$work/model" "$work/run/adapter" -o "$out" --quiet --force ;;
     init) t init recipes/demo/model -o "$out" --quiet ;;
+    quantize) t quantize "$work/model" -o "$out" --method gptq --group 16 --rows "$work/train.jsonl" --threads 1 --quiet ;;
     tokenizer | tokens) t tokenizer train recipes/demo/words.txt --vocab-size 270 --special '<eos>' --eos '<eos>' -o "$out" --quiet ;;
     lora) sft lora.rank=2 ;;
     full) sft ;;

@@ -214,11 +214,27 @@ TEST(end_tokens_wait_for_the_end) {
     grammar_free(grammar);
 }
 
+/* What constraints take at most is a part of the plan, and of what is compared with the free memory. */
+TEST(constraints_are_planned) {
+    GeneratorConfig config = {.max_sequences = 2, .max_pages = 8};
+    Generator *g;
+    size_t one = constraints_bytes(tokenizer, 1), without = generator_memory(model, &config).total,
+           masks = 2 * ((VOCAB + 63) / 64) * sizeof(uint64_t);
+    assert_int_equal(constraints_bytes(tokenizer, 0), 0);
+    assert_true(one >= CONSTRAINT_BYTES && constraints_bytes(tokenizer, 3) - one >= 2 * (size_t)CONSTRAINT_BYTES);
+    config.constraint_bytes = one;
+    assert_int_equal(generator_memory(model, &config).total, without + one + masks);
+    config.constraint_bytes = (size_t)1 << 50;
+    check_status(generator_open(model, tokenizer, &config, &g), ST_RESOURCE);
+    check_text("for the forms of answers");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_fit_and_stand_alone),
         cmocka_unit_test(ends_are_told),
         cmocka_unit_test(end_tokens_wait_for_the_end),
+        cmocka_unit_test(constraints_are_planned),
     };
     return cmocka_run_group_tests(tests, set_up, clean_up);
 }

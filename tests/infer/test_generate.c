@@ -209,6 +209,9 @@ TEST(generate_and_score_agree_in_all_families) {
         OF("ministral3") ", \"rope_parameters\": {\"type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 16,"
                          " \"llama_4_scaling_beta\": 0.3}}",
         OF("smollm3") ", \"no_rope_layer_interval\": 2}",
+        OF("qwen3_moe") ", \"num_experts\": 5, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 12}",
+        OF("lfm2_moe") ", \"layer_types\": [\"conv\", \"full_attention\"], \"conv_L_cache\": 4, \"num_experts\": 5, \"num_experts_per_tok\": 2,"
+                       " \"moe_intermediate_size\": 12, \"num_dense_layers\": 1}",
     };
     for (size_t c = 0; c < 2 * COUNT_OF(configs); c++) {
         char dir[256];
@@ -744,6 +747,8 @@ TEST(golden_models) {
         "families/glm4_moe",
         "families/glm4_moe_lite",
         "families/gpt_oss",
+        "families/lfm2",
+        "families/lfm2_moe",
     };
     for (size_t i = 0; i < COUNT_OF(names); i++) golden_model(names[i]);
 }

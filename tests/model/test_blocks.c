@@ -215,6 +215,23 @@ static const LayerForm list_of_experts = WITH_MLP(&block_sum, (&(const SumForm){
 static const LayerForm fused_experts =
     WITH_MLP(&block_sum, (&(const SumForm){.up = "mlp.experts.up_proj", .down = "mlp.experts.down_proj", .fused = true}));
 
+/* Experts next to one that all tokens pass, which has a gate of its own in one form. */
+#define EXPERTS_WITH(scale)                                               \
+    (&(const ExpertsForm){.router = "mlp.gate",                           \
+                          .gate = "mlp.experts.*.gate_proj",              \
+                          .up = "mlp.experts.*.up_proj",                  \
+                          .down = "mlp.experts.*.down_proj",              \
+                          .gate_up_together = "mlp.experts.gate_up_proj", \
+                          .down_together = "mlp.experts.down_proj",       \
+                          .shared_gate = "mlp.shared_expert.gate_proj",   \
+                          .shared_up = "mlp.shared_expert.up_proj",       \
+                          .shared_down = "mlp.shared_expert.down_proj",   \
+                          .shared_scale = scale})
+static const LayerForm gated_shared = WITH_MLP(&block_experts, EXPERTS_WITH("mlp.shared_expert_gate")),
+                       plain_shared = WITH_MLP(&block_experts, EXPERTS_WITH(NULL));
+static const ExpertsConfig few_experts = {
+    .n = 4, .width = 3, .shared_width = 5, .router = {.n_experts = 4, .top_k = 2, .normalise = true, .scale = 1}};
+
 /* A number for each weight. Expert e's are those of its rows or columns in the MLP that has all inner values. */
 static float weight_value(const Module *module, int64_t i) {
     const char *experts = strstr(module->path, "experts.");
@@ -258,6 +275,7 @@ static Model *new_model(const char *dir, const LayerForm *second, const Device *
     model->config.layer_forms = arena_alloc(model->arena, 2 * sizeof *model->config.layer_forms);
     model->config.layer_forms[0] = model->config.family->layer;
     model->config.layer_forms[1] = second;
+    if (second->sublayers[1].kind == &block_experts) model->config.experts = few_experts;
     return model;
 }
 
@@ -448,6 +466,53 @@ TEST(a_recurrence_learns) {
         assert_int_equal(n_trained, 2);
     }
     model_free(model);
+    temp_dir_remove(dir);
+}
+
+/* ---- a shared expert with a gate ---- */
+
+static Tensor *tensor_named(const Model *model, const char *name) {
+    const Param *param = params_find(&model->params, name);
+    if (!param) fail_msg("no tensor '%s'", name);
+    return param->tensor;
+}
+
+static Model *load_trained(char dir[512], const LayerForm *second) {
+    temp_dir_make(dir, 512);
+    write_model(dir, second);
+    Model *model = new_model(dir, second, device_reference(), DT_F64);
+    check_ok(model_load_weights(model, &(ModelOptions){.device = device_reference(), .compute = DT_F64, .train_all = true}));
+    return model;
+}
+
+/* A gate of zeros halves the shared expert, as halves of its last weight do. */
+TEST(a_shared_expert_may_have_a_gate) {
+    static const char gate_name[] = "model.layers.1.mlp.shared_expert_gate.weight", down[] = "model.layers.1.mlp.shared_expert.down_proj.weight";
+    char dir[512], other[512];
+    Model *gated = load_trained(dir, &gated_shared), *plain = load_trained(other, &plain_shared);
+    Tensor *gate = tensor_named(gated, gate_name), *last = tensor_named(plain, down);
+    double hidden[2][TOKENS * WIDTH], values[WIDTH];
+    tensor_read(gate, values);
+    for (int64_t i = 0; i < WIDTH; i++) tensor_set(gate, i, 0);
+    for (int64_t i = 0; i < tensor_count(last); i++) tensor_set(last, i, tensor_get(last, i) / 2);
+    hidden_states(gated, hidden[0]);
+    hidden_states(plain, hidden[1]);
+    check_close_f64("half", hidden[0], hidden[1], TOKENS * WIDTH, 1e-13, 0);
+    tensor_write(gate, values);
+    weighted_loss(gated, true, CHECKPOINT_NONE);
+    for (int64_t i = 0; i < WIDTH; i++) {
+        const double step = 1e-5;
+        double loss[2];
+        for (int side = 0; side < 2; side++) {
+            tensor_set(gate, i, values[i] + (side ? step : -step));
+            loss[side] = weighted_loss(gated, false, CHECKPOINT_NONE);
+        }
+        tensor_set(gate, i, values[i]);
+        check_close(tensor_get(gate->grad, i), (loss[1] - loss[0]) / (2 * step), 1e-7);
+    }
+    model_free(plain);
+    model_free(gated);
+    temp_dir_remove(other);
     temp_dir_remove(dir);
 }
 
@@ -663,6 +728,7 @@ int main(void) {
         cmocka_unit_test(experts_carry_adapters),
         cmocka_unit_test(a_state_begins_at_zero_and_goes_on_from_a_shared_prompt),
         cmocka_unit_test(a_recurrence_learns),
+        cmocka_unit_test(a_shared_expert_may_have_a_gate),
         cmocka_unit_test(gradients_of_shared_results_add_up),
         cmocka_unit_test(shared_results_have_the_same_bits_with_checkpoints),
         cmocka_unit_test(shared_results_are_planned),

@@ -28,6 +28,7 @@ static const struct {
     {"families/lora/gpt_oss-experts", "families/gpt_oss", true},
     {"families/lora/gpt_oss-experts", "families/gpt_oss/mxfp4", true}, /* the same values as codes */
     {"families/lora/glm4_moe-per-expert", "families/glm4_moe", false},
+    {"families/lora/lfm2-all", "families/lfm2", true},
 };
 
 /* The gradient of a branch, in the layout and under the name of PEFT. */
@@ -161,6 +162,21 @@ static const char tiny_config[] =
     " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 8, \"n_routed_experts\": 6, \"num_experts_per_tok\": 2,"
     " \"moe_intermediate_size\": 10, \"n_shared_experts\": 1, \"first_k_dense_replace\": 1, \"n_group\": 1, \"topk_group\": 1}";
 
+/* One for each router and each kind of state: experts by softmax, latent attention, short convolutions. */
+static const char *const tiny_families[] = {
+    tiny_config,
+    "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 29, \"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 2,"
+    " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 8, \"num_experts\": 6, \"num_experts_per_tok\": 2,"
+    " \"moe_intermediate_size\": 10, \"norm_topk_prob\": true}",
+    "{\"model_type\": \"deepseek_v3\", \"vocab_size\": 29, \"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 2,"
+    " \"num_attention_heads\": 2, \"q_lora_rank\": 8, \"kv_lora_rank\": 8, \"qk_nope_head_dim\": 8, \"qk_rope_head_dim\": 8, \"v_head_dim\": 8,"
+    " \"n_routed_experts\": 6, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 10, \"n_shared_experts\": 1,"
+    " \"first_k_dense_replace\": 1, \"n_group\": 1, \"topk_group\": 1}",
+    "{\"model_type\": \"lfm2_moe\", \"vocab_size\": 29, \"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 3,"
+    " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"layer_types\": [\"conv\", \"full_attention\", \"conv\"], \"num_experts\": 6,"
+    " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 10, \"num_dense_layers\": 1, \"routed_scaling_factor\": 1.5}",
+};
+
 static void tiny_open(ModelRun *run, char dir[512], const LoraConfig *lora) {
     temp_dir_make(dir, 512);
     check_ok(model_write_random(dir, tiny_config, DT_F32, 5, 0.4));
@@ -215,10 +231,18 @@ TEST(no_pair_of_an_expert_is_lost) {
     ModelRun run, again;
     const char *targets[] = {"gate_proj", "up_proj", "down_proj"}, *keys[] = {"experts.3.up_proj"};
     int64_t ranks[] = {4};
-    tiny_open(
-        &run, dir,
-        &(LoraConfig){
-            .rank = 2, .alpha = 4, .n_targets = 3, .targets = targets, .lr_ratio = 1, .n_rank_pattern = 1, .rank_keys = keys, .rank_values = ranks});
+    tiny_open(&run, dir,
+              &(LoraConfig){.rank = 2,
+                            .alpha = 4,
+                            .n_targets = 3,
+                            .targets = targets,
+                            .lr_ratio = 1,
+                            .n_rank_pattern = 1,
+                            .rank_keys = keys,
+                            .rank_values = ranks,
+                            .n_alpha_pattern = 1,
+                            .alpha_keys = keys,
+                            .alpha_values = (double[]){12}});
     snprintf(out, sizeof out, "%s/adapter", dir);
     size_t n = 0;
     for (size_t i = 0; i < run.model->n_linears; i++) {
@@ -226,7 +250,9 @@ TEST(no_pair_of_an_expert_is_lost) {
         if (!linear->lora) continue;
         for (int64_t k = 0; k < tensor_count(linear->lora->b); k++)
             tensor_set(linear->lora->b, k, 0.1 * rng_normal(rng_key(4, RNG_TEST, i), (uint64_t)k));
-        assert_int_equal(tensor_width(linear->lora->b), text_ends_with(linear->path, "experts.3.up_proj") ? 4 : 2);
+        bool other = text_ends_with(linear->path, "experts.3.up_proj");
+        assert_int_equal(tensor_width(linear->lora->b), other ? 4 : 2);
+        assert_true(linear->lora->scale == (other ? 12.0 / 4 : 4.0 / 2));
         n++;
     }
     check_ok(adapter_save(run.model, out, dir));
@@ -445,10 +471,11 @@ TEST(only_experts_that_a_step_uses_are_read) {
 /* ---- a row among others, and its memory ---- */
 
 /* Hidden states of tokens begin..end-1 of a batch. */
-static double *hidden_of(const Model *model, const int32_t *ids, const Segment *segments, int32_t n, int64_t begin, int64_t end) {
+static double *hidden_of(const Model *model, const StepContext *step, const int32_t *ids, const Segment *segments, int32_t n, int64_t begin,
+                         int64_t end) {
     Tape *tape = tape_new(model->device, model->compute, 0);
     tape_record(tape, false);
-    const ModelBatch batch = {.ids = ids, .layout = {.n_tokens = segments[n - 1].end, .n_segments = n, .segments = segments}};
+    const ModelBatch batch = {.ids = ids, .layout = {.n_tokens = segments[n - 1].end, .n_segments = n, .segments = segments}, .step = *step};
     Tensor *hidden = model_forward(model, tape, &batch);
     check_ok(tape_status(tape));
     int64_t width = tensor_width(hidden);
@@ -464,42 +491,83 @@ TEST(a_row_has_the_same_bits_whatever_else_is_in_the_batch) {
     char dir[512];
     int32_t ids[50];
     if (!strcmp(cpu_info()->gemm_f32, "openblas")) skip(); /* whose bits depend on a row's position */
-    temp_dir_make(dir, sizeof dir);
-    check_ok(model_write_random(dir, tiny_config, DT_BF16, 5, 0.4));
     for (int i = 0; i < 50; i++) ids[i] = (int32_t)rng_below(rng_key(9, RNG_TEST, 0), (uint64_t)i, 29);
-    for (size_t d = 0; d < COUNT_OF(dtypes); d++) {
+    for (size_t d = 0; d < COUNT_OF(dtypes) * COUNT_OF(tiny_families); d++) {
         Model *model;
-        check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = dtypes[d]}, &model));
-        double *among = hidden_of(model, ids, packed, 3, 21, 34), *alone = hidden_of(model, ids + 21, &(Segment){.end = 13, .parent = -1}, 1, 0, 13);
+        temp_dir_make(dir, sizeof dir);
+        check_ok(model_write_random(dir, tiny_families[d / COUNT_OF(dtypes)], DT_BF16, 5, 0.4));
+        check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = dtypes[d % COUNT_OF(dtypes)]}, &model));
+        double *among = hidden_of(model, &(StepContext){0}, ids, packed, 3, 21, 34),
+               *alone = hidden_of(model, &(StepContext){0}, ids + 21, &(Segment){.end = 13, .parent = -1}, 1, 0, 13);
         assert_memory_equal(among, alone, 13 * 16 * sizeof *alone);
         free(among);
         free(alone);
         model_free(model);
+        temp_dir_remove(dir);
     }
+}
+
+/* Masks of an expert's branch are those of its tokens, however a step is split. */
+TEST(dropout_of_an_expert_is_that_of_its_tokens) {
+    static const Segment packed[] = {{.end = 21, .parent = -1}, {.begin = 21, .end = 34, .parent = -1}};
+    const char *targets[] = {"gate_proj", "up_proj", "down_proj"};
+    char dir[512];
+    int32_t ids[34];
+    ModelRun run;
+    tiny_open(&run, dir, &(LoraConfig){.rank = 2, .alpha = 4, .dropout = 0.3, .n_targets = 3, .targets = targets, .lr_ratio = 1});
+    for (size_t i = 0; i < run.model->n_linears; i++) {
+        const Linear *linear = run.model->linears[i];
+        for (int64_t k = 0; linear->lora && k < tensor_count(linear->lora->b); k++)
+            tensor_set(linear->lora->b, k, rng_normal(rng_key(4, RNG_TEST, i), (uint64_t)k));
+    }
+    for (int i = 0; i < 34; i++) ids[i] = (int32_t)rng_below(rng_key(9, RNG_TEST, 0), (uint64_t)i, 29);
+    const StepContext first = {.training = true, .seed = 3, .number = 7}, second = {.training = true, .seed = 3, .number = 7, .first_token = 21},
+                      other = {.training = true, .seed = 3, .number = 8};
+    double *among = hidden_of(run.model, &first, ids, packed, 2, 21, 34),
+           *alone = hidden_of(run.model, &second, ids + 21, &(Segment){.end = 13, .parent = -1}, 1, 0, 13),
+           *others = hidden_of(run.model, &other, ids, packed, 2, 21, 34), *none = hidden_of(run.model, &(StepContext){0}, ids, packed, 2, 21, 34);
+    check_close_f64("a part of a step", alone, among, 13 * 16, 1e-6, 1e-6);
+    for (int t = 0; t < 13; t++) {
+        double change = 0, drop = 0;
+        for (int c = 0; c < 16; c++) {
+            change += fabs(among[16 * t + c] - others[16 * t + c]);
+            drop += fabs(among[16 * t + c] - none[16 * t + c]);
+        }
+        assert_true(change > 1e-3 && drop > 1e-3);
+    }
+    free(among);
+    free(alone);
+    free(others);
+    free(none);
+    model_run_close(&run);
     temp_dir_remove(dir);
 }
 
 /* A plan does not know the choice of experts, and needs the same memory whatever it is. */
 TEST(memory_does_not_depend_on_the_choice) {
-    const char *parameters[] = {"mlp.experts.gate_up_proj"};
+    const char *parameters[] = {"experts.gate_up_proj"};
+    const LoraConfig configs[] = {{.rank = 2, .alpha = 4, .n_parameters = 1, .parameters = parameters, .lr_ratio = 1},
+                                  {.rank = 2, .alpha = 4, .dropout = 0.1, .target_regex = ".*(gate_proj|w1|o_proj|out_proj)", .lr_ratio = 1}};
     char dir[512];
     size_t peak[2];
     ModelRun run;
-    for (Checkpointing kind = CHECKPOINT_NONE; kind <= CHECKPOINT_LAYER; kind++) {
+    for (size_t f = 0; f < COUNT_OF(tiny_families); f++) {
         temp_dir_make(dir, sizeof dir);
-        check_ok(model_write_random(dir, tiny_config, DT_F32, 5, 0.4));
-        for (int k = 0; k < 2; k++) {
-            model_run_open(&run, dir, k ? device_meta() : device_cpu(), DT_F32);
-            check_ok(
-                model_attach_lora(run.model, &(LoraConfig){.rank = 2, .alpha = 4, .n_parameters = 1, .parameters = parameters, .lr_ratio = 1}, 1));
-            run.model->checkpointing = kind;
-            for (int i = 0; i < 40; i++) run.ids[i] = i % 29;
-            model_run_ids(&run, 40);
-            model_run_backward(&run, 39);
-            peak[k] = tape_peak_bytes(run.tape);
-            model_run_close(&run);
+        check_ok(model_write_random(dir, tiny_families[f], DT_F32, 5, 0.4));
+        for (size_t i = 0; i < 2 * (CHECKPOINT_LAYER + 1); i++) {
+            for (int k = 0; k < 2; k++) {
+                model_run_open(&run, dir, k ? device_meta() : device_cpu(), DT_F32);
+                check_ok(model_attach_lora(run.model, &configs[i % 2], 1));
+                run.model->checkpointing = (Checkpointing)(i / 2);
+                for (int t = 0; t < 40; t++) run.ids[t] = t % 29;
+                model_run_ids(&run, 40);
+                run.batch.step.training = i % 2 == 1;
+                model_run_backward(&run, 39);
+                peak[k] = tape_peak_bytes(run.tape);
+                model_run_close(&run);
+            }
+            assert_int_equal(peak[0], peak[1]);
         }
-        assert_int_equal(peak[0], peak[1]);
         temp_dir_remove(dir);
     }
 }
@@ -577,6 +645,15 @@ TEST(a_missing_expert_and_an_unknown_order_are_named) {
     temp_dir_remove(dir);
 }
 
+/* Writes an adapter of the model in `dir` with pairs for layers named `target`. */
+static void tiny_attached(const char *dir, const char *target, const char *out) {
+    ModelRun run;
+    model_run_open(&run, dir, device_cpu(), DT_F32);
+    check_ok(model_attach_lora(run.model, &(LoraConfig){.rank = 2, .alpha = 4, .n_targets = 1, .targets = &target, .lr_ratio = 1}, 3));
+    check_ok(adapter_save(run.model, out, dir));
+    model_run_close(&run);
+}
+
 TEST(an_adapter_of_other_experts_is_named) {
     char dir[512], other[512], out[600];
     ModelRun run;
@@ -595,6 +672,11 @@ TEST(an_adapter_of_other_experts_is_named) {
     model_run_open(&run, other, device_cpu(), DT_F32);
     check_status(adapter_load(run.model, out, false), ST_INPUT);
     check_text("pairs of 6 experts of rank 3, and the model has 9 experts");
+    model_run_close(&run);
+    tiny_attached(other, "up_proj", out);
+    model_run_open(&run, dir, device_cpu(), DT_F32);
+    check_status(adapter_load(run.model, out, false), ST_INPUT);
+    check_text("experts.6.up_proj.lora_A.weight'");
     model_run_close(&run);
     model_run_open(&run, other, device_cpu(), DT_F32);
     check_status(
@@ -619,6 +701,7 @@ int main(void) {
         cmocka_unit_test(mxfp4_experts_are_the_same_weights),
         cmocka_unit_test(only_experts_that_a_step_uses_are_read),
         cmocka_unit_test(a_row_has_the_same_bits_whatever_else_is_in_the_batch),
+        cmocka_unit_test(dropout_of_an_expert_is_that_of_its_tokens),
         cmocka_unit_test(memory_does_not_depend_on_the_choice),
         cmocka_unit_test(experts_that_do_not_fit_are_named),
         cmocka_unit_test(a_missing_expert_and_an_unknown_order_are_named),

@@ -55,6 +55,8 @@ static const struct {
     {"models/deepseek_v2", false},
     {"models/deepseek_v3", true},
     {"families/glm4_moe_lite", false},
+    {"families/lfm2", true},
+    {"families/lfm2_moe", false},
 };
 
 /* ---- sequences and expected values ---- */
@@ -327,6 +329,9 @@ static const char *const tiny_configs[] = {
     TINY("deepseek_v3") ", \"q_lora_rank\": 8, \"kv_lora_rank\": 8, \"qk_nope_head_dim\": 6, \"qk_rope_head_dim\": 4, \"v_head_dim\": 8,"
                         " \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, \"n_group\": 4, \"topk_group\": 2, \"n_shared_experts\": 1,"
                         " \"moe_intermediate_size\": 6, \"first_k_dense_replace\": 1}",
+    TINY("llama") ", \"hidden_act\": \"sigmoid\", \"mlp_bias\": true}", /* GLU as first published */
+    TINY("lfm2_moe") ", \"conv_L_cache\": 4, \"conv_bias\": true, \"full_attn_idxs\": [1], \"num_experts\": 4, \"num_experts_per_tok\": 2,"
+                     " \"moe_intermediate_size\": 6, \"num_dense_layers\": 1}",
 };
 
 static Sequences tiny_sequences(void) {

@@ -48,6 +48,8 @@ static const Entry entries[] = {
     {"deepseek_v2", "DeepSeek V2, V2-Lite", "latent attention; experts in groups, shared experts, dense layers first", {"models/deepseek_v2"}},
     {"deepseek_v3", "DeepSeek V3, R1", "as V2, with experts chosen by sigmoids with a bias", {"models/deepseek_v3"}},
     {"glm4_moe_lite", "GLM-4.7-Flash", "as DeepSeek V3, with dense layers by `mlp_layer_types`", {"families/glm4_moe_lite"}},
+    {"lfm2", "LFM2, LFM2.5 350M to 2.6B", "short convolutions on most layers, norms over each query and key head", {"families/lfm2"}},
+    {"lfm2_moe", "LFM2 8B-A1B", "as LFM2 with experts chosen by sigmoids with a bias, dense layers first", {"families/lfm2_moe"}},
     {"glm4", "GLM-4 9B", "norms before and after each sublayer, `gate_up_proj`, RoPE on pairs of neighbours in half of each head", {"families/glm4"}},
 };
 
@@ -164,6 +166,7 @@ static bool write_page(Str *page) {
         "## Notes\n\n"
         "- LoRA uses the names of the family's projections: `qkv_proj` and `gate_up_proj` in families that have them. Experts and routers get an\n"
         "  adapter only where they are named: [experts](experts.md).\n"
+        "- `hidden_act: sigmoid` is GLU as first published (arXiv 1612.08083): sigmoid(gate) x up, with biases if `mlp_bias` is set.\n"
         "- Gemma's embeddings are scaled by sqrt(hidden_size). With `compute: bf16` the factor is rounded to bf16, as in transformers.\n"
         "- longrope has one list of factors for sequences within `original_max_position_embeddings` and one for longer ones. An answer that grows\n"
         "  beyond this limit is computed again. Answers to one prompt that are trained together use the list of the longest one.\n"

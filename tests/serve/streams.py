@@ -11,7 +11,7 @@ prompt, and knows `ignore_eos`."""
 import json, random, selectors, socket, sys, time
 from urllib.parse import urlsplit
 
-CONTEXT, FIRST_ID, LAST_ID = 128, 5, 400  # ids that any vocabulary has
+CONTEXT, FIRST_ID, LAST_ID = 128, 5, 250  # ids that any vocabulary has
 
 
 class Stream:

@@ -544,6 +544,29 @@ TEST(a_full_queue_refuses) {
     stop_server();
 }
 
+TEST(a_request_has_a_limited_time) {
+    static const char body[] = "{\"prompt\": \"1\", \"max_tokens\": 500, \"n\": 8, \"ignore_eos\": true, \"stream\": %s}";
+    ServeConfig config = usual();
+    config.max_seconds = 0.02;
+    start_with(&config);
+    for (int streams = 0; streams < 2; streams++) {
+        Str text = {0};
+        str_printf(&text, body, streams ? "true" : "false");
+        HttpAnswer answer = ask("/v1/completions", str_text(&text));
+        if (streams) {
+            const char *last = strstr(str_text(&answer.body), "data: {\"error\"");
+            assert_non_null(last);
+            check_contains(last, "\"code\": \"timeout\"");
+            http_answer_release(&answer);
+        } else {
+            check_error(answer, 503, "timeout", NULL);
+        }
+        str_release(&text);
+    }
+    wait_for_metric("tune_sequences_running", 0);
+    stop_server();
+}
+
 /* ---- scores, texts and vectors ---- */
 
 TEST(echo_has_the_scores_of_tune_score) {
@@ -1208,6 +1231,7 @@ int main(void) {
         cmocka_unit_test(the_end_waits_for_answers),
         cmocka_unit_test(a_client_that_goes_is_dropped),
         cmocka_unit_test(a_full_queue_refuses),
+        cmocka_unit_test(a_request_has_a_limited_time),
         cmocka_unit_test(echo_has_the_scores_of_tune_score),
         cmocka_unit_test(texts_have_the_scores_of_tune_score),
         cmocka_unit_test(the_likeliest_tokens_are_those_of_all_logits),

@@ -2,6 +2,7 @@
 /* Distillation: curves of another program, what the loss is at its limits, teachers that do not fit. */
 #include "lib/base/file.h"
 #include "lib/base/json.h"
+#include "lib/infer/top_file.h"
 #include "lib/model/weight_file.h"
 #include "sft/sft.h"
 #include "tests/support/check.h"
@@ -37,8 +38,39 @@ static void write_golden_rows(const char *path) {
     weight_file_close(file);
 }
 
-/* tolerance: relative, of losses; gradient norms have ten times as much in f32. */
-static void golden_curve(const char *name, const char *settings, bool doubles, double tolerance) {
+/* What the golden teacher says of the golden rows. Computed in double: only the file's dtype rounds. */
+static void save_golden_teacher(const char *path, int64_t k, DType dtype) {
+    char stored[512], teacher[512], name[16];
+    WeightFile *rows;
+    Model *model;
+    TopWriter *writer;
+    TopShape shape = {.k = k, .vocab = 160, .n_rows = 4, .dtype = dtype};
+    shared_path("golden/deploy/distil/rows.safetensors", stored, sizeof stored);
+    shared_path("golden/deploy/distil/teacher", teacher, sizeof teacher);
+    check_ok(weight_file_open(stored, &rows));
+    check_ok(model_load(teacher, &(ModelOptions){.device = device_reference(), .compute = DT_F64}, &model));
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "row%d", i);
+        shape.n_tokens += weight_file_find(rows, name)->count;
+    }
+    check_ok(top_writer_open(path, &shape, &writer));
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "row%d", i);
+        const StoredTensor *row = weight_file_find(rows, name);
+        int32_t ids[64];
+        double logprobs[64];
+        TokenLogprob top[64 * 16];
+        for (int64_t t = 0; t < row->count; t++) ids[t] = (int32_t)stored_get(row, t);
+        check_ok(score_top(model, &(ScoreRow){ids, (size_t)row->count, logprobs}, k, top));
+        top_writer_add(writer, ids, (size_t)row->count, top);
+    }
+    check_ok(top_writer_close(writer, ST_OK));
+    model_free(model);
+    weight_file_close(rows);
+}
+
+/* file: of log-probabilities; NULL = the teacher itself. tolerance: relative, of losses; gradient norms have ten times as much in f32. */
+static void golden_curve(const char *name, const char *file, const char *settings, bool doubles, double tolerance) {
     static const char *const keys[] = {"loss", "divergence", "cross_entropy", "grad_norm"};
     char path[512], student[512], teacher[512];
     json_t *expected;
@@ -46,6 +78,7 @@ static void golden_curve(const char *name, const char *settings, bool doubles, d
     if (!shared_path("golden/deploy/distil/expected.json", path, sizeof path)) skip();
     shared_path("golden/models/llama", student, sizeof student);
     shared_path("golden/deploy/distil/teacher", teacher, sizeof teacher);
+    if (file) snprintf(teacher, sizeof teacher, "%s", file);
     char *rows = strdup(temp_file(test_folder, "rows.jsonl")), *out = strdup(temp_file(test_folder, doubles ? "doubles" : "floats"));
     check_ok(dir_remove(out));
     write_golden_rows(rows);
@@ -71,8 +104,8 @@ static void golden_curve(const char *name, const char *settings, bool doubles, d
 
 /* In double; and in f32, where Adam goes by the sign of gradients that are mere rounding: 1.5e-5 measured at the fifth step. */
 static void golden_run(const char *name, const char *settings) {
-    golden_curve(name, settings, true, 1e-9);
-    golden_curve(name, settings, false, 3e-5);
+    golden_curve(name, NULL, settings, true, 1e-9);
+    golden_curve(name, NULL, settings, false, 3e-5);
 }
 
 TEST(forward_kl_equals_the_reference) { golden_run("forward-kl", ""); }
@@ -80,6 +113,141 @@ TEST(reverse_kl_equals_the_reference) { golden_run("reverse-kl", "distil.loss=re
 TEST(jsd_equals_the_reference) { golden_run("jsd", "distil.loss=jsd\ndistil.beta=0.5\ndistil.temperature=0.9\n"); }
 TEST(hintons_mix_equals_the_reference) { golden_run("hinton", "distil.temperature=2\ndistil.alpha=0.7\ndistil.times_temperature_squared=true\n"); }
 TEST(top_k_equals_the_reference) { golden_run("top-k", "distil.loss=top_k\ndistil.top_k=8\n"); }
+
+/* Rounding of log-probabilities: 2^-24 and 2^-11, times their size, 8 at most. */
+TEST(stored_log_probabilities_replace_the_teacher) {
+    char path[512];
+    if (!shared_path("golden/deploy/distil/expected.json", path, sizeof path)) skip();
+    snprintf(path, sizeof path, "%s", temp_file(test_folder, "teacher.safetensors"));
+    save_golden_teacher(path, 16, DT_F32); /* more than are asked for: the rest takes them up */
+    golden_curve("top-k", path, "distil.loss=top_k\ndistil.top_k=8\n", true, 1e-6);
+    save_golden_teacher(path, 8, DT_F16);
+    golden_curve("top-k", path, "distil.loss=top_k\ndistil.top_k=8\n", false, 1e-3);
+}
+
+/* ---- the teacher's answers ---- */
+
+/* {"input_ids": the prompt and one more token, which is the row's own answer}. */
+static void write_golden_prompts(const char *path, const json_t *prompts) {
+    Str text = {0};
+    for (size_t i = 0; i < json_array_size(prompts); i++) {
+        const json_t *prompt = json_array_get(prompts, i);
+        str_append(&text, "{\"input_ids\": [");
+        for (size_t t = 0; t < json_array_size(prompt); t++) str_printf(&text, "%d, ", (int)json_integer_value(json_array_get(prompt, t)));
+        str_append(&text, "3], \"labels\": [");
+        for (size_t t = 0; t < json_array_size(prompt); t++) str_append(&text, "-100, ");
+        str_append(&text, "3]}\n");
+    }
+    check_ok(file_write_all(path, str_text(&text), text.len));
+    str_release(&text);
+}
+
+TEST(answers_of_the_teacher_equal_the_reference) {
+    char path[512], student[512], teacher[512], rows[512], out[512];
+    json_t *expected, *line;
+    TrainResult result;
+    if (!shared_path("golden/deploy/distil/expected.json", path, sizeof path)) skip();
+    shared_path("golden/models/llama", student, sizeof student);
+    shared_path("golden/deploy/distil/teacher", teacher, sizeof teacher);
+    check_ok(json_read_file(path, &expected));
+    const json_t *golden = json_object_get(expected, "sequence-level"), *answers = json_object_get(golden, "teacher_greedy");
+    snprintf(rows, sizeof rows, "%s", temp_file(test_folder, "prompts.jsonl"));
+    snprintf(out, sizeof out, "%s", temp_file(test_folder, "answered"));
+    write_golden_prompts(rows, json_object_get(golden, "prompts"));
+    for (int again = 0; again < 2; again++) { /* the second run finds the answers */
+        Recipe *recipe = recipe_of_lines("model.path=%s\nmodel.compute=f32\nlora=null\ndata.train=%s\ntrain.batch_size=4\ntrain.max_steps=1\n"
+                                         "output=%s\ndistil.teacher=%s\ndistil.loss=sequence\ngenerate.greedy=true\ngenerate.max_new_tokens=8\n",
+                                         student, rows, out, teacher);
+        check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = {device_reference(), DT_F64}, .options.force = again > 0}, &result));
+        recipe_free(recipe);
+        double loss;
+        assert_int_equal(metrics_read(out, "loss", &loss, 1), 1);
+        check_close(loss, json_number_value(json_object_get(golden, "student_loss")), 1e-9 * loss);
+    }
+    Arena *arena = arena_new(0);
+    char **names;
+    size_t n, found = 0;
+    check_ok(dir_list(test_folder, arena, &names, &n));
+    for (size_t i = 0; i < n; i++) {
+        Lines lines;
+        Slice slice;
+        if (!text_starts_with(names[i], "answers-")) continue;
+        check_ok(lines_open(&lines, temp_file(test_folder, names[i])));
+        for (; lines_next(&lines, &slice); found++) {
+            check_ok(json_read_text(slice.data, slice.len, names[i], &line));
+            const json_t *ids = json_object_get(line, "input_ids");
+            assert_int_equal(json_array_size(ids), 13);
+            for (size_t t = 0; t < 8; t++)
+                assert_int_equal(json_integer_value(json_array_get(ids, 5 + t)),
+                                 json_integer_value(json_array_get(json_array_get(answers, found), t)));
+            json_decref(line);
+        }
+        check_ok(lines_close(&lines));
+    }
+    assert_int_equal(found, 4);
+    arena_free(arena);
+    json_decref(expected);
+}
+
+/* ---- losses inside of the models ---- */
+
+/* Loads a golden model in double. */
+static Model *golden_model(const char *name, bool trained) {
+    char path[512];
+    Model *model;
+    shared_path(name, path, sizeof path);
+    check_ok(model_load(path, &(ModelOptions){.device = device_reference(), .compute = DT_F64, .train_all = trained}, &model));
+    check_ok(model_show_attention(model));
+    return model;
+}
+
+/* Runs both models on the first golden row, and compares the mean over its tokens, and the norm of the student's gradient. */
+static void golden_inner(const char *name, bool attention) {
+    char path[512];
+    json_t *expected;
+    WeightFile *file;
+    if (!shared_path("golden/deploy/distil/expected.json", path, sizeof path)) skip();
+    check_ok(json_read_file(path, &expected));
+    shared_path("golden/deploy/distil/rows.safetensors", path, sizeof path);
+    check_ok(weight_file_open(path, &file));
+    Model *student = golden_model("golden/models/llama", true), *teacher = golden_model("golden/deploy/distil/teacher", false);
+    const StoredTensor *row = weight_file_find(file, "row0"), *stored = weight_file_find(file, "projector");
+    int32_t ids[64];
+    double values[64], sum = 0;
+    for (int64_t t = 0; t < row->count; t++) ids[t] = (int32_t)stored_get(row, t);
+    Segment segment = {.end = (int32_t)row->count, .parent = -1};
+    ShownAttention ours, theirs;
+    ModelBatch batch = {.ids = ids, .layout = {.n_tokens = row->count, .n_segments = 1, .segments = &segment}, .shown = &theirs};
+    Tape *tape = tape_new(device_reference(), DT_F64, 0);
+    Tensor *projector = tensor_new(student->arena, device_reference(), DT_F64, 2, stored->shape);
+    for (int64_t i = 0; i < stored->count; i++) tensor_set(projector, i, stored_get(stored, i));
+    tape_record(tape, false);
+    Tensor *target = model_forward(teacher, tape, &batch);
+    tape_record(tape, true);
+    batch.shown = &ours;
+    Tensor *hidden = model_forward(student, tape, &batch);
+    Tensor *losses = attention ? op_attention_divergence(tape, ours.q, ours.k, &ours.args, theirs.q, theirs.k, &theirs.args)
+                               : op_row_distance(tape, op_linear(tape, hidden, projector, NULL, NULL, NULL), target);
+    check_ok(tape_status(tape));
+    for (int64_t t = 0; t < row->count; t++) {
+        sum += tensor_get(losses, t) / (double)row->count;
+        values[t] = 1 / (double)row->count;
+    }
+    tensor_seed_grad(tape, losses, values);
+    check_ok(tape_backward(tape));
+    const double want[2] = {json_number_value(json_object_get(json_object_get(expected, name), "loss")),
+                            json_number_value(json_object_get(json_object_get(expected, name), "grad_norm"))},
+                 got[2] = {sum, params_grad_norm(&student->params)};
+    check_close_f64(name, got, want, 2, 0, 1e-9);
+    tape_free(tape);
+    model_free(student);
+    model_free(teacher);
+    weight_file_close(file);
+    json_decref(expected);
+}
+
+TEST(hidden_states_equal_the_reference) { golden_inner("hidden-mse", false); }
+TEST(attention_equals_the_reference) { golden_inner("attention-kl", true); }
 
 /* ---- without golden values ---- */
 
@@ -166,8 +334,46 @@ TEST(logits_of_a_family_are_scaled_and_capped) {
     }
 }
 
+/* Layers that are computed again hand their queries and keys on like others. */
+TEST(inner_losses_do_not_depend_on_checkpointing) {
+    static const char *const keys[] = {"loss", "hidden_distance", "attention_divergence"};
+    double plain[4], again[4], divergence[4];
+    const char *settings = SELF "distil.hidden=0.5\ndistil.attention=2\n";
+    Str checkpointed = {0};
+    str_printf(&checkpointed, "%strain.checkpointing=layer\n", settings);
+    check_ok(small_run("inner", settings, false));
+    check_ok(small_run("again", str_text(&checkpointed), false));
+    str_release(&checkpointed);
+    for (size_t k = 0; k < COUNT_OF(keys); k++) {
+        read_metric("inner", keys[k], plain);
+        read_metric("again", keys[k], again);
+        for (int i = 0; i < 4; i++) check_close(again[i], plain[i], 1e-6 * fabs(plain[i]));
+    }
+    read_metric("inner", "divergence", divergence);
+    read_metric("inner", "hidden_distance", plain);
+    assert_true(plain[3] < 0.9 * plain[0]); /* the projector learns */
+    read_metric("inner", "attention_divergence", again);
+    check_close(again[0], 0, 1e-6); /* a new adapter changes nothing */
+    read_metric("inner", "loss", plain);
+    assert_true(plain[0] > divergence[0]);
+}
+
+/* Sums over parts of a step are those over the whole. */
+TEST(inner_losses_do_not_depend_on_parts) {
+    double whole[4], parts[4];
+    const char *settings = SELF "distil.hidden=0.5\ndistil.attention=2\n";
+    Str divided = {0};
+    str_printf(&divided, "%sparallel.lanes=2\n", settings);
+    check_ok(small_run("one", settings, false));
+    check_ok(small_run("two", str_text(&divided), false));
+    str_release(&divided);
+    read_metric("one", "loss", whole);
+    read_metric("two", "loss", parts);
+    for (int i = 0; i < 4; i++) check_close(parts[i], whole[i], 1e-5 * whole[i]);
+}
+
 TEST(a_resumed_run_has_the_same_bytes) {
-    const char *settings = SELF "distil.alpha=0.3\ndistil.loss=jsd\n";
+    const char *settings = SELF "distil.alpha=0.3\ndistil.loss=jsd\ndistil.hidden=1\ndistil.attention=1\n";
     check_ok(small_run("whole", settings, false));
     check_ok(small_run("half", settings, false));
     check_ok(dir_remove(temp_file(test_folder, "half/checkpoints/step-4")));
@@ -182,12 +388,80 @@ TEST(teachers_that_do_not_fit) {
     check_text("distil.beta");
     check_status(small_run("alone", "distil.alpha=0.4\n", false), ST_CONFIG);
     check_text("distil.teacher");
+    check_status(small_run("inner-alone", "distil.hidden=1\n", false), ST_CONFIG);
+    check_text("distil.hidden");
     if (!shared_path("golden/models/llama", other, sizeof other)) skip();
     Str settings = {0};
     str_printf(&settings, "distil.teacher=%s\n", other);
     check_status(small_run("other", str_text(&settings), false), ST_CONFIG);
     check_text("tokens");
     str_release(&settings);
+}
+
+/* Rows of ids: the demo's tokenizer has no part in it. */
+TEST(files_that_do_not_fit) {
+    static const char text[] = "{\"input_ids\": [5, 6, 7, 8, 9, 10], \"labels\": [-100, 6, 7, 8, 9, 10]}\n";
+    char rows[512], file[512];
+    const int32_t ids[6] = {5, 6, 7, 8, 9, 10};
+    TokenLogprob top[12];
+    TopWriter *writer;
+    snprintf(rows, sizeof rows, "%s", temp_text(test_folder, "ids.jsonl", text));
+    snprintf(file, sizeof file, "%s", temp_file(test_folder, "top.safetensors"));
+    for (int i = 0; i < 12; i++) top[i] = (TokenLogprob){i < 2 ? -1 : i % 2 + 3, i % 2 ? log(0.3) : log(0.6)};
+    check_ok(top_writer_open(file, &(TopShape){.k = 2, .vocab = 20, .n_tokens = 6, .n_rows = 1, .dtype = DT_F16}, &writer));
+    top_writer_add(writer, ids, 6, top);
+    check_ok(top_writer_close(writer, ST_OK));
+    static const struct {
+        const char *settings, *says; /* says NULL: it runs */
+        Status status;
+    } cases[] = {
+        {"distil.loss=top_k\ndistil.top_k=2\n", NULL, ST_OK},
+        {"distil.loss=top_k\ndistil.top_k=1\n", NULL, ST_OK},
+        {"", "whole distribution", ST_CONFIG},
+        {"distil.loss=top_k\ndistil.top_k=3\n", "has 2 tokens", ST_CONFIG},
+        {"distil.loss=top_k\ndistil.top_k=2\ndistil.temperature=2\n", "temperature 1", ST_CONFIG},
+        {"distil.loss=top_k\ndistil.top_k=2\ndistil.hidden=1\n", "distil.hidden", ST_CONFIG},
+        {"distil.loss=top_k\ndistil.top_k=2\ndata.max_length=5\ndata.truncation=keep_start\n", "no log-probabilities of the 5 tokens", ST_INPUT},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        TrainResult result;
+        char out[64];
+        snprintf(out, sizeof out, "fit-%zu", i);
+        Recipe *recipe = recipe_of_lines("model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\ndata.train=%s\ntrain.batch_size=1\n"
+                                         "train.max_steps=1\noutput=%s\ndistil.teacher=%s\n%s",
+                                         rows, temp_file(test_folder, out), file, cases[i].settings);
+        check_status(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &result), cases[i].status);
+        if (cases[i].says) check_text(cases[i].says);
+        recipe_free(recipe);
+    }
+}
+
+/* A file that is cut, or whose tensors contradict each other, is an error and no crash. */
+TEST(broken_files_are_refused) {
+    char file[512];
+    TopFile *opened;
+    const int32_t ids[3] = {1, 2, 3};
+    const TokenLogprob top[3] = {{-1, 0}, {4, log(0.5)}, {99, log(0.5)}};
+    int32_t read_id;
+    float logprobs[2];
+    TopWriter *writer;
+    snprintf(file, sizeof file, "%s", temp_file(test_folder, "broken.safetensors"));
+    check_ok(top_writer_open(file, &(TopShape){.k = 1, .vocab = 20, .n_tokens = 3, .n_rows = 1, .dtype = DT_F32}, &writer));
+    top_writer_add(writer, ids, 3, top);
+    check_ok(top_writer_close(writer, ST_OK));
+    check_ok(top_file_open(file, &opened));
+    assert_int_equal(top_file_find(opened, ids, 3), 0);
+    assert_int_equal(top_file_find(opened, ids, 2), -1);
+    check_ok(top_file_read(opened, 1, 1, 20, &read_id, logprobs));
+    assert_int_equal(read_id, 4);
+    check_close(logprobs[1], log(0.5), 1e-6);
+    check_status(top_file_read(opened, 0, 1, 20, &read_id, logprobs), ST_INPUT); /* nothing comes before the first token */
+    check_status(top_file_read(opened, 2, 1, 20, &read_id, logprobs), ST_INPUT);
+    check_text("99");
+    top_file_close(opened);
+    check_status(top_file_open("recipes/demo/model", &opened), ST_INPUT);
+    check_text("no file of log-probabilities");
+    check_status(top_file_open("/nowhere.safetensors", &opened), ST_INPUT);
 }
 
 int main(void) {
@@ -197,11 +471,19 @@ int main(void) {
         cmocka_unit_test(jsd_equals_the_reference),
         cmocka_unit_test(hintons_mix_equals_the_reference),
         cmocka_unit_test(top_k_equals_the_reference),
+        cmocka_unit_test(stored_log_probabilities_replace_the_teacher),
+        cmocka_unit_test(answers_of_the_teacher_equal_the_reference),
+        cmocka_unit_test(hidden_states_equal_the_reference),
+        cmocka_unit_test(attention_equals_the_reference),
+        cmocka_unit_test(inner_losses_do_not_depend_on_checkpointing),
+        cmocka_unit_test(inner_losses_do_not_depend_on_parts),
         cmocka_unit_test(a_model_does_not_differ_from_itself),
         cmocka_unit_test(alpha_0_is_plain_training),
         cmocka_unit_test(a_resumed_run_has_the_same_bytes),
         cmocka_unit_test(logits_of_a_family_are_scaled_and_capped),
         cmocka_unit_test(teachers_that_do_not_fit),
+        cmocka_unit_test(files_that_do_not_fit),
+        cmocka_unit_test(broken_files_are_refused),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Merging: golden merged models, weighted sums, untied heads, shards, what is refused, and that nothing half-made stays. */
 #include "tests/support/check.h"
+#include "tests/support/model_run.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -91,6 +92,49 @@ TEST(golden_models) {
         double distance = largest_distance(output, want);
         if (!(distance < 1e-6)) fail_msg("%s: %g from the golden merged model", cases[i][0], distance);
         assert_true(result->n_changed > 0 && result->kl < 1e-7 && result->top1_agreement > 0.98 && result->worst->error < 1e-6);
+        merge_free(result);
+    }
+    temp_dir_remove(place->dir);
+}
+
+/* Adapters of newer families, in all forms of pairs of experts: the changed tensors, as far as there are golden ones, and the logits. */
+TEST(golden_experts) {
+    static const char *const cases[][2] = {
+        {"glm4_moe-per-expert", "glm4_moe"}, {"glm4_moe-converted", "glm4_moe"}, {"gpt_oss-experts", "gpt_oss"}, {"lfm2-all", "lfm2"}};
+    char root[512];
+    if (!shared_path("golden/families", root, sizeof root)) skip();
+    const Place *place = make_place();
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char base[600], adapter[600], want[700];
+        MergeResult *result;
+        ModelRun run;
+        snprintf(base, sizeof base, "%s/%s", root, cases[i][1]);
+        snprintf(adapter, sizeof adapter, "%s/lora/%s", root, cases[i][0]);
+        snprintf(want, sizeof want, "%s/merged.safetensors", adapter);
+        const char *output = temp_file(place->dir, cases[i][0]);
+        check_ok(merge_adapter(base, &(MergeAdapter){adapter, 1}, 1, output, (MergeConfig){.convert = true, .dtype = DT_F32}, &result));
+        if (file_exists(want)) {
+            WeightFile *after = weights_open(output, "model.safetensors"), *merged = weights_open(adapter, "merged.safetensors");
+            for (size_t t = 0; t < merged->n; t++) {
+                const StoredTensor *w = &merged->tensors[t], *g = weight_file_find(after, w->name);
+                if (!g) fail_msg("'%s' is missing in '%s'", w->name, output);
+                assert_int_equal(g->count, w->count);
+                for (int64_t k = 0; k < w->count; k++)
+                    if (!(fabs(stored_get(g, k) - stored_get(w, k)) < 1e-6)) fail_msg("%s: '%s' differs at %lld", cases[i][0], w->name, (long long)k);
+            }
+            assert_int_equal(result->n_changed, merged->n);
+            weight_file_close(merged);
+            weight_file_close(after);
+        }
+        WeightFile *expected = weights_open(adapter, "expected.safetensors");
+        model_run_open(&run, output, device_cpu(), DT_F32);
+        model_run_ids(&run, stored_ids(expected, 0, run.ids));
+        size_t count;
+        double *logits = model_run_logits(&run, &count);
+        check_stored(cases[i][0], logits, expected, "seq0.logits", 1e-4);
+        free(logits);
+        model_run_close(&run);
+        weight_file_close(expected);
         merge_free(result);
     }
     temp_dir_remove(place->dir);
@@ -360,9 +404,9 @@ TEST(out_of_range) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models),  cmocka_unit_test(refused_kinds), cmocka_unit_test(dora_is_merged_alone), cmocka_unit_test(weighted_sum),
-        cmocka_unit_test(sharded_output), cmocka_unit_test(tied_heads),    cmocka_unit_test(reward_models),        cmocka_unit_test(rounded_once),
-        cmocka_unit_test(taken_output),   cmocka_unit_test(out_of_range),  cmocka_unit_test(a_disk_without_room),
+        cmocka_unit_test(golden_models), cmocka_unit_test(golden_experts), cmocka_unit_test(refused_kinds), cmocka_unit_test(dora_is_merged_alone),
+        cmocka_unit_test(weighted_sum),  cmocka_unit_test(sharded_output), cmocka_unit_test(tied_heads),    cmocka_unit_test(reward_models),
+        cmocka_unit_test(rounded_once),  cmocka_unit_test(taken_output),   cmocka_unit_test(out_of_range),  cmocka_unit_test(a_disk_without_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -794,6 +794,103 @@ TEST(unknown_instruction_sets_are_refused) {
     assert_true(cpu_info()->name[0] != 0);
 }
 
+/* ---- short convolutions ---- */
+
+/* A layout of segments with these lengths and parents, or with pasts and a state each. */
+static Layout conv_layout(Run *run, const int32_t *lengths, const int32_t *parents, const int32_t *pasts, int32_t n) {
+    Segment *segments = arena_zero(run->arena, sizeof *segments * (size_t)n);
+    int32_t row = 0;
+    for (int32_t s = 0; s < n; s++) {
+        segments[s] =
+            (Segment){.begin = row, .end = row + lengths[s], .parent = pasts ? -1 : parents[s], .past = pasts ? pasts[s] : 0, .state = n - 1 - s};
+        row += lengths[s];
+    }
+    return uploaded(run, (Layout){.n_tokens = row, .n_segments = n, .segments = segments});
+}
+
+static void short_conv_case(Run *run, DType in, DType out, int64_t width, int64_t taps, bool cached) {
+    static const int32_t lengths[] = {5, 1, 2, 37, 3}, parents[] = {-1, 0, 1, -1, 3}, pasts[] = {0, 3, 1, 7, 0};
+    DType exact = out == DT_F64 ? DT_F64 : DT_F32;
+    Layout layout = conv_layout(run, lengths, parents, cached ? pasts : NULL, COUNT_OF(lengths));
+    ShortConvArgs args = {.layout = &layout}, want_args = args;
+    Tensor *x = drawn(run, in, layout.n_tokens, 3 * width, 1), *weight = drawn(run, exact, width, taps, 1), *bias = drawn(run, exact, 1, width, 1),
+           *y = fresh(run, out, layout.n_tokens, width), *want = twin(run, y);
+    Tensor kernel = *weight;
+    kernel.n_dims = 3;
+    kernel.shape[1] = 1, kernel.shape[2] = taps;
+    if (cached) {
+        args.states = drawn(run, exact, COUNT_OF(lengths), (taps - 1) * width, 1);
+        want_args.states = twin(run, args.states);
+    }
+    run->fast->short_conv(&args, x, &kernel, cached ? NULL : bias, y), run->plain->short_conv(&want_args, x, &kernel, cached ? NULL : bias, want);
+    kernels_compare(run, "short_conv", y, want, 2e-6);
+    if (cached) {
+        kernels_compare(run, "states", args.states, want_args.states, 1e-6);
+        return;
+    }
+    Tensor *dy = drawn(run, out, layout.n_tokens, width, 1), *dx = drawn(run, in == DT_F16 ? DT_F32 : in, layout.n_tokens, 3 * width, 1),
+           *dx_want = twin(run, dx), *dweight = drawn(run, exact, width, taps, 1), *dweight_want = twin(run, dweight),
+           *dbias = drawn(run, exact, 1, width, 1), *dbias_want = twin(run, dbias);
+    run->fast->short_conv_backward(&args, x, &kernel, bias, dy, 1, dx, dweight, dbias),
+        run->plain->short_conv_backward(&want_args, x, &kernel, bias, dy, 1, dx_want, dweight_want, dbias_want);
+    kernels_compare(run, "short_conv's dx", dx, dx_want, 4e-6);
+    kernels_compare(run, "short_conv's dweight", dweight, dweight_want, 2e-5);
+    kernels_compare(run, "short_conv's dbias", dbias, dbias_want, 2e-5);
+}
+
+static void short_conv_body(Run *run) {
+    for (size_t m = 0; m < COUNT_OF(mixes); m++)
+        for (int cached = 0; cached < 2; cached++) {
+            short_conv_case(run, mixes[m].in, mixes[m].out, 7, 3, cached);
+            short_conv_case(run, mixes[m].in, mixes[m].out, 530, 5, cached);
+        }
+}
+
+TEST(short_conv_kernels) { (void)state, everywhere(short_conv_body); }
+
+/* Tokens in two passes, the second one with the state of the first, have the bits of one pass. */
+static void conv_parts_body(Run *run) {
+    enum { WIDTH = 70, TAPS = 4, TOKENS = 23 };
+    static const int32_t cuts[] = {1, 2, 3, 5, 12};
+    const int32_t none = -1, zero = 0, all = TOKENS;
+    Tensor *x = drawn(run, DT_BF16, TOKENS, 3 * WIDTH, 1), *weight = drawn(run, DT_BF16, WIDTH, TAPS, 1), *y = fresh(run, DT_BF16, TOKENS, WIDTH);
+    Tensor kernel = *weight;
+    kernel.n_dims = 3;
+    kernel.shape[1] = 1, kernel.shape[2] = TAPS;
+    Layout whole = conv_layout(run, &all, &none, NULL, 1);
+    run->fast->short_conv(&(ShortConvArgs){.layout = &whole}, x, &kernel, NULL, y);
+    for (size_t c = 0; c < COUNT_OF(cuts); c++) {
+        const int32_t lengths[] = {cuts[c], TOKENS - cuts[c]};
+        Tensor *parts = fresh(run, DT_BF16, TOKENS, WIDTH), *states = fresh(run, DT_F32, 1, (TAPS - 1) * WIDTH);
+        Layout first = conv_layout(run, &lengths[0], NULL, &zero, 1), second = conv_layout(run, &lengths[1], NULL, &lengths[0], 1);
+        Tensor x1 = rows_of(x, 0, cuts[c]), x2 = rows_of(x, cuts[c], TOKENS), y1 = rows_of(parts, 0, cuts[c]), y2 = rows_of(parts, cuts[c], TOKENS);
+        run->fast->short_conv(&(ShortConvArgs){&first, states}, &x1, &kernel, NULL, &y1);
+        run->fast->short_conv(&(ShortConvArgs){&second, states}, &x2, &kernel, NULL, &y2);
+        same_bits("a convolution in two passes", parts, 0, y, 0, TOKENS);
+    }
+}
+
+TEST(short_conv_in_parts_has_the_same_bits) { (void)state, everywhere(conv_parts_body); }
+
+/* ---- dropout of chosen rows ---- */
+
+static void dropout_rows_body(Run *run) {
+    enum { ALL = 40, CHOSEN = 29, WIDTH = 531, FIRST = 7 };
+    const RngKey key = rng_key(3, RNG_DROPOUT, 5);
+    for (int t = 0; t < 2; t++) {
+        DType dtype = t ? DT_BF16 : DT_F32;
+        Tensor *x = drawn(run, dtype, ALL, WIDTH, 1), *rows = ids(run, CHOSEN, ALL), *chosen = fresh(run, dtype, CHOSEN, WIDTH),
+               *y = fresh(run, dtype, ALL, WIDTH), *got = fresh(run, dtype, CHOSEN, WIDTH), *want = twin(run, got);
+        run->fast->gather_rows(x, rows, chosen);
+        run->fast->dropout(x, 0.3, key, FIRST, 0, y);
+        run->fast->dropout_rows(chosen, rows, 0.3, key, FIRST, 0, got), run->plain->dropout_rows(chosen, rows, 0.3, key, FIRST, 0, want);
+        kernels_compare(run, "dropout of rows", got, want, 1e-6);
+        for (int64_t r = 0; r < CHOSEN; r++) same_bits("a row's mask", got, r, y, ((const int32_t *)rows->elements)[r], 1);
+    }
+}
+
+TEST(dropout_of_rows_is_that_of_all) { (void)state, everywhere(dropout_rows_body); }
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reference_gives_golden_values),
@@ -811,6 +908,9 @@ int main(void) {
         cmocka_unit_test(attention_bits_do_not_depend_on_the_batch),
         cmocka_unit_test(rows_alone_have_the_same_bits),
         cmocka_unit_test(attention_extremes),
+        cmocka_unit_test(short_conv_kernels),
+        cmocka_unit_test(short_conv_in_parts_has_the_same_bits),
+        cmocka_unit_test(dropout_of_rows_is_that_of_all),
         cmocka_unit_test(unknown_instruction_sets_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

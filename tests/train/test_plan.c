@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares planned with used memory: scratch memory of kernels to the byte, the resident size of runs within a few percent. */
 #include "lib/base/system.h"
+#include "lib/infer/top_file.h"
 #include "lib/model/model.h"
 #include "lib/model/safetensors.h"
 #include "rl/pairs/preference.h"
@@ -279,6 +280,7 @@ static void write_rows(const char *folder, const char *kind, int64_t most, bool 
 /* rows: ids, pairs (DPO) or prompts (GRPO). eval: a file, or a setting; judge: a reward model. */
 typedef struct MemoryRun {
     const char *folder, *model, *rows, *eval, *judge, *checkpointing, *compute, *more;
+    const char *distil[5]; /* settings */
     bool lora, dry, rising;
     TrainMemory plan;
 } MemoryRun;
@@ -299,7 +301,7 @@ enum { FLOOR = 3 << 20 };
 
 static Status train_by(MemoryRun *run) {
     Arena *arena = arena_new(0);
-    const char *kinds[] = {"ids", "data.format=ids", "pairs", "rl.algorithm=dpo", "prompts", "rl.algorithm=grpo"}, *settings[20];
+    const char *kinds[] = {"ids", "data.format=ids", "pairs", "rl.algorithm=dpo", "prompts", "rl.algorithm=grpo"}, *settings[25];
     size_t n = 0;
     settings[n++] = arena_printf(arena, "model.path=%s/%s", run->folder, run->model);
     settings[n++] = arena_printf(arena, "model.compute=%s", run->compute);
@@ -325,6 +327,7 @@ static Status train_by(MemoryRun *run) {
         settings[n++] = arena_printf(arena, "train.batch_size=%d", BATCH);
     }
     if (run->more) settings[n++] = run->more;
+    for (size_t i = 0; i < COUNT_OF(run->distil) && run->distil[i]; i++) settings[n++] = run->distil[i];
     Recipe *recipe;
     Status status = recipe_read(NULL, settings, n, &recipe);
     if (status == ST_OK) status = plan_train(run, recipe);
@@ -427,6 +430,57 @@ static Status write_int8(const char *from, const char *to) {
 
 static bool write_quantised(void *folder) {
     return write_model(folder) && write_int8(temp_file(folder, "model"), temp_file(folder, "int8")) == ST_OK;
+}
+
+/* A file of log-probabilities for the rows of ids. */
+static bool write_stored_teacher(void *folder) {
+    enum { K = 64 };
+    int32_t ids[ROW_TOKENS];
+    static TokenLogprob top[ROW_TOKENS * K];
+    TopWriter *writer;
+    TopShape shape = {.k = K, .vocab = VOCAB, .n_tokens = ROWS * ROW_TOKENS, .n_rows = ROWS, .dtype = DT_F16};
+    if (top_writer_open(temp_file(folder, "top.safetensors"), &shape, &writer) != ST_OK) return false;
+    for (int64_t i = 0; i < ROWS; i++) {
+        for (int64_t t = 0; t < ROW_TOKENS; t++) {
+            ids[t] = (int32_t)rng_below(rng_key(3, RNG_TEST, (uint64_t)i), (uint64_t)t, VOCAB);
+            for (int k = 0; k < K; k++) top[t * K + k] = (TokenLogprob){t == 0 ? -1 : k, log(0.9 / K)};
+        }
+        top_writer_add(writer, ids, ROW_TOKENS, top);
+    }
+    return top_writer_close(writer, ST_OK) == ST_OK;
+}
+
+TEST(resident_size_with_a_teacher_is_known_before) {
+#ifdef SANITIZED
+    skip(); /* sanitizers need extra memory */
+#endif
+    char folder[512], model[600], stored[600];
+    bool fine = true;
+    temp_dir_make(folder, sizeof folder);
+    snprintf(model, sizeof model, "distil.teacher=%s/model", folder);
+    snprintf(stored, sizeof stored, "distil.teacher=%s/top.safetensors", folder);
+    assert_true(in_own_process(write_model, folder) && in_own_process(write_stored_teacher, folder));
+    write_rows(folder, "", ROW_TOKENS, false);
+    const char *const settings[][5] = {{model, "distil.loss=jsd"},
+                                       {model, "distil.loss=top_k"},
+                                       {model, "distil.hidden=1", "distil.attention=1"},
+                                       {stored, "distil.loss=top_k"},
+                                       {model, "rl.algorithm=gkd", "rl.lmbda=1", "reward=null"}};
+    for (size_t i = 0; i < COUNT_OF(settings); i++)
+        for (int lora = 0; lora < 2; lora++) {
+            if (!long_tests() && (i + (size_t)lora) % 2) continue;
+            const bool own = i + 1 == COUNT_OF(settings);
+            MemoryRun run = {.folder = folder,
+                             .model = "model",
+                             .rows = own ? "prompts" : "ids",
+                             .checkpointing = lora ? "layer" : "none",
+                             .compute = "f32",
+                             .lora = lora};
+            memcpy(run.distil, settings[i], sizeof run.distil);
+            fine &= in_own_process(memory_is_as_planned, &run);
+        }
+    temp_dir_remove(folder);
+    assert_true(fine);
 }
 
 /* A base of codes takes what the plan says, which is less than with their values. */
@@ -657,6 +711,7 @@ TEST(a_limit_is_kept) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(scratch_memory_is_known_before),
                                        cmocka_unit_test(resident_size_is_known_before),
+                                       cmocka_unit_test(resident_size_with_a_teacher_is_known_before),
                                        cmocka_unit_test(resident_size_on_codes_is_known_before),
                                        cmocka_unit_test(resident_size_of_a_run_that_quantises_is_known_before),
                                        cmocka_unit_test(resident_size_of_other_families_is_known_before),

@@ -21,11 +21,17 @@ typedef struct RankedRun {
     RunFn *run;
     const char *name, *settings, *more; /* settings: "key=value" lines, those of `more` after them */
     bool resume;
-    int64_t stop_after; /* interrupts one rank after this step; 0: none */
+    int64_t stop_after; /* interrupts the last rank after this step; 0: none */
+    bool no_memory;     /* it gets no more memory then, instead */
 } RankedRun;
 
 static void stop(void *context, const Progress *progress) {
-    if (progress->step == *(const int64_t *)context) interrupt_request();
+    const RankedRun *ranked = context;
+    if (progress->step != ranked->stop_after) return;
+    if (ranked->no_memory)
+        arena_fail_at(1);
+    else
+        interrupt_request();
 }
 
 static Status run_on_rank(Comm *comm, void *data) {
@@ -35,13 +41,12 @@ static Status run_on_rank(Comm *comm, void *data) {
     Recipe *recipe = recipe_of_lines("model.path=recipes/demo/model\nmodel.compute=f32\noutput=%s\n%s\n%s", temp_file(test_folder, ranked->name),
                                      ranked->settings, ranked->more);
     bool stops = ranked->stop_after > 0 && comm_rank(comm) == comm_size(comm) - 1;
-    int64_t stop_after = ranked->stop_after;
     Status status = ranked->run(&(TrainingConfig){.recipe = recipe,
                                                   .runtime = runtime_of(recipe),
                                                   .options.resume = ranked->resume,
                                                   .comm = comm,
                                                   .on_progress = stops ? stop : NULL,
-                                                  .context = &stop_after},
+                                                  .context = data},
                                 &result);
     recipe_free(recipe);
     return status;
@@ -101,12 +106,12 @@ static void compare_all(RunFn *run, const char *settings, const char *result, bo
         char more[64], one[32];
         snprintf(more, sizeof more, "parallel.shard=%s", shards[s]);
         snprintf(one, sizeof one, "%s-1-%s", full ? "full" : "adapter", shards[s]);
-        run_on(1, &(RankedRun){run, one, lines, more, false, 0}, ST_OK);
+        run_on(1, &(RankedRun){run, one, lines, more, .resume = false}, ST_OK);
         for (size_t i = 0; i < COUNT_OF(sizes); i++) {
             char name[32];
             if (!all && (s + i) % 3 != 0) continue;
             snprintf(name, sizeof name, "%s-%d-%s", full ? "full" : "adapter", sizes[i], shards[s]);
-            run_on(sizes[i], &(RankedRun){run, name, lines, more, false, 0}, ST_OK);
+            run_on(sizes[i], &(RankedRun){run, name, lines, more, .resume = false}, ST_OK);
             check_same_run(one, name, result, "checkpoints/step-4/tensors.safetensors");
         }
     }
@@ -116,6 +121,50 @@ TEST(adapters_of_ranks_are_those_of_one_process) { compare_all(sft_run, ADAPTER,
 
 TEST(models_of_ranks_are_those_of_one_process) { compare_all(sft_run, FULL, "model/model.safetensors", true, long_tests()); }
 
+/* What a rank sent in the first step, by ranks.jsonl */
+static double sent(const char *name, int rank, const char *kind) {
+    Lines lines;
+    Slice line;
+    double bytes = -1;
+    check_ok(lines_open(&lines, temp_file(temp_file(test_folder, name), "ranks.jsonl")));
+    for (int at = 0; lines_next(&lines, &line) && at <= rank; at++) {
+        json_t *json = json_loadb(line.data, line.len, 0, NULL);
+        assert_non_null(json);
+        assert_int_equal(json_integer_value(json_object_get(json, "step")), 1);
+        assert_int_equal(json_integer_value(json_object_get(json, "rank")), at);
+        assert_true(json_is_number(json_object_get(json_object_get(json, "seconds"), "backward")));
+        bytes = json_number_value(json_object_get(json_object_get(json, "bytes"), kind));
+        json_decref(json);
+    }
+    lines_close(&lines);
+    assert_true(bytes >= 0);
+    return bytes;
+}
+
+/* n bytes of gradients, N ranks: all ranks together send (N - 1) n to owners, and (N - 1) n to all. With divided gradients they send once for each of
+ * their leaves: of four, rank 0 of three has two. */
+TEST(runs_move_the_bytes_of_formulas) {
+    static const struct {
+        const char *name;
+        int ranks;
+        bool divided, rounds;
+    } runs[] = {{"full-2-none", 2, false, false},
+                {"full-8-none", 8, false, false},
+                {"full-4-optimizer", 4, true, false},
+                {"full-3-gradients", 3, true, true}};
+    const double n = 4.0 * (258 * 64 + 4 * (4 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 64); /* of the demo's model */
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        const double each = (runs[i].ranks - 1) * n;
+        double gradients = 0, weights = 0;
+        for (int rank = 0; rank < runs[i].ranks; rank++) {
+            gradients += sent(runs[i].name, rank, "gradients") / (runs[i].rounds && rank == 0 ? 2 : 1);
+            weights += sent(runs[i].name, rank, "weights");
+        }
+        if (gradients != (runs[i].divided ? 1 : 2) * each) fail_msg("%s: %.0f bytes of gradients, %.0f n", runs[i].name, gradients, gradients / n);
+        if (weights != (runs[i].divided ? each : 0)) fail_msg("%s: %.0f bytes of weights, %.0f n", runs[i].name, weights, weights / n);
+    }
+}
+
 /* Lanes alone decide the bits of an adapter: what ranks divide does not. */
 TEST(what_is_divided_does_not_matter) {
     static const char file[] = "adapter/adapter_model.safetensors";
@@ -124,25 +173,80 @@ TEST(what_is_divided_does_not_matter) {
     check_same_file(test_folder, "full-1-none", "full-1-optimizer", "model/model.safetensors");
 }
 
+/* ---- memory ---- */
+
+/* A value of started.json or finished.json of a run */
+static double told(const char *name, const char *file, const char *map, const char *key) {
+    json_t *json;
+    check_ok(json_read_file(temp_file(temp_file(test_folder, name), file), &json));
+    const double value = json_number_value(json_object_get(map ? json_object_get(json, map) : json, key));
+    json_decref(json);
+    assert_true(value > 0);
+    return value;
+}
+
+/* 13 million weights: 50 MB of them, of gradients, and of each state of AdamW */
+static void wide_model(const char *dir) {
+    check_ok(model_write_random(dir,
+                                "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": 256, \"head_dim\": 64, "
+                                "\"intermediate_size\": 1024, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"num_hidden_layers\": 12, "
+                                "\"vocab_size\": 258, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, "
+                                "\"hidden_act\": \"silu\", \"max_position_embeddings\": 256, \"initializer_range\": 0.02}",
+                                DT_F32, 1, 0.02));
+}
+
+TEST(memory_falls_with_what_is_divided) {
+    static char lines[2048];
+    const double weights = 12 * (4 * 256.0 * 256 + 3 * 256 * 1024) * 4;
+    double peak[COUNT_OF(shards)];
+#ifdef SANITIZED
+    skip(); /* they take memory themselves */
+#endif
+    wide_model(temp_file(test_folder, "wide"));
+    snprintf(lines, sizeof lines,
+             "model.path=%s/wide\ndata.train=%s\ndata.eval_split=0\ntrain.batch_size=1\ntrain.gradient_accumulation_steps=2\n"
+             "train.max_steps=2\ntrain.save_last=false\nparallel.bucket=1\nparallel.lanes=2",
+             test_folder, temp_text(test_folder, "ids.jsonl", "{\"input_ids\": [5, 6, 7, 8]}\n{\"input_ids\": [9, 6, 4]}\n"));
+    for (size_t s = 0; s < COUNT_OF(shards); s++) {
+        char more[64], name[32];
+        snprintf(more, sizeof more, "parallel.shard=%s", shards[s]);
+        snprintf(name, sizeof name, "wide-%s", shards[s]);
+        run_on(2, &(RankedRun){sft_run, name, lines, more, .resume = false}, ST_OK);
+        peak[s] = told(name, "finished.json", NULL, "peak_rss_bytes");
+        const double planned = told(name, "started.json", "memory", "total");
+        if (peak[s] > 1.05 * planned || peak[s] < 0.85 * planned) fail_msg("%s: planned %.0f, took %.0f", shards[s], planned, peak[s]);
+    }
+    /* Half of two states; then half of the gradients, without the layer that is computed and the bucket that is filled */
+    if (peak[0] - peak[1] < 0.9 * weights) fail_msg("the optimiser's states: %.0f, then %.0f", peak[0], peak[1]);
+    if (peak[1] - peak[2] < 0.25 * weights) fail_msg("the gradients: %.0f, then %.0f", peak[1], peak[2]);
+    check_same_file(test_folder, "wide-none", "wide-optimizer", "model/model.safetensors");
+    check_same_file(test_folder, "wide-none", "wide-gradients", "model/model.safetensors");
+}
+
 /* ---- ends and beginnings ---- */
 
 TEST(a_run_goes_on_with_other_ranks) {
     static char lines[2048];
     snprintf(lines, sizeof lines, FULL, seven_rows());
-    run_on(1, &(RankedRun){sft_run, "whole", lines, "", false, 0}, ST_OK);
-    run_on(4, &(RankedRun){sft_run, "changing", lines, "parallel.shard=optimizer", false, 1}, ST_INTERRUPTED);
+    run_on(1, &(RankedRun){sft_run, "whole", lines, "", .resume = false}, ST_OK);
+    run_on(4, &(RankedRun){sft_run, "changing", lines, "parallel.shard=optimizer", .stop_after = 1}, ST_INTERRUPTED);
     assert_true(dir_exists(temp_file(temp_file(test_folder, "changing"), "checkpoints/step-2")));
-    run_on(1, &(RankedRun){sft_run, "changing", lines, "", true, 3}, ST_INTERRUPTED);
-    run_on(3, &(RankedRun){sft_run, "changing", lines, "parallel.shard=optimizer", true, 0}, ST_OK);
+    run_on(1, &(RankedRun){sft_run, "changing", lines, "", .resume = true, .stop_after = 3}, ST_INTERRUPTED);
+    run_on(3, &(RankedRun){sft_run, "changing", lines, "parallel.shard=optimizer", .resume = true}, ST_OK);
     check_same_run("whole", "changing", "model/model.safetensors", "checkpoints/step-4/tensors.safetensors");
-    run_on(2, &(RankedRun){sft_run, "changing", lines, "", true, 0}, ST_OK); /* it is finished */
+    run_on(2, &(RankedRun){sft_run, "changing", lines, "", .resume = true}, ST_OK); /* it is finished */
 }
 
-/* A failure of one rank ends all. */
+/* A failure of one rank ends all, and the last checkpoint resumes. */
 TEST(a_failure_of_one_rank_ends_all) {
     static char lines[2048];
+    snprintf(lines, sizeof lines, FULL, seven_rows());
+    run_on(3, &(RankedRun){sft_run, "full-memory", lines, "", .stop_after = 3, .no_memory = true}, ST_RESOURCE);
+    assert_false(file_exists(temp_file(temp_file(test_folder, "full-memory"), "finished.json")));
+    run_on(2, &(RankedRun){sft_run, "full-memory", lines, "", .resume = true}, ST_OK);
+    check_same_run("whole", "full-memory", "model/model.safetensors", "checkpoints/step-4/tensors.safetensors");
     snprintf(lines, sizeof lines, ADAPTER, temp_text(test_folder, "none.jsonl", ""));
-    run_on(3, &(RankedRun){sft_run, "no-rows", lines, "", false, 0}, ST_INPUT);
+    run_on(3, &(RankedRun){sft_run, "no-rows", lines, "", .resume = false}, ST_INPUT);
     assert_false(dir_exists(temp_file(test_folder, "no-rows")));
 }
 
@@ -167,14 +271,45 @@ static void compare_pairs(RunFn *run, const char *name, const char *more) {
              pair_lines(), pair_lines());
     snprintf(one, sizeof one, "%s-1", name);
     snprintf(three, sizeof three, "%s-3", name);
-    run_on(1, &(RankedRun){run, one, lines, more, false, 0}, ST_OK);
-    run_on(3, &(RankedRun){run, three, lines, more, false, 0}, ST_OK);
+    run_on(1, &(RankedRun){run, one, lines, more, .resume = false}, ST_OK);
+    run_on(3, &(RankedRun){run, three, lines, more, .resume = false}, ST_OK);
     check_same_run(one, three, "adapter/adapter_model.safetensors", "checkpoints/step-2/tensors.safetensors");
 }
 
 TEST(pairs_on_ranks_are_those_of_one_process) {
     compare_pairs(preference_run, "dpo", "rl.algorithm=dpo");
     compare_pairs(reward_training_run, "reward", "");
+}
+
+/* ---- experts ---- */
+
+/* The loads of experts in the metrics are those of all ranks. */
+TEST(loads_of_experts_are_of_all_ranks) {
+    static char lines[2048];
+    static const char file[] = "adapter/adapter_model.safetensors";
+    Str metrics = {0};
+    check_ok(model_write_random(temp_file(test_folder, "experts"),
+                                "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 29, \"hidden_size\": 16, \"intermediate_size\": 24, "
+                                "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 4, "
+                                "\"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"hidden_act\": \"silu\", "
+                                "\"max_position_embeddings\": 64, \"num_experts\": 5, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "
+                                "\"norm_topk_prob\": true}",
+                                DT_F32, 5, 0.4));
+    snprintf(lines, sizeof lines,
+             "model.path=%s/experts\ndata.train=%s\ndata.eval_split=0\ntrain.batch_size=1\ntrain.gradient_accumulation_steps=5\ntrain.max_steps=2\n"
+             "train.learning_rate=1e-2\nlora.rank=2\ntrain.router_aux_loss_coef=0.01\nparallel.lanes=8",
+             test_folder,
+             temp_text(test_folder, "expert-rows.jsonl",
+                       "{\"input_ids\": [5, 6, 7, 8]}\n{\"input_ids\": [9, 6, 4]}\n{\"input_ids\": [1, 2, 3, 4, 5, 6, 7]}\n"
+                       "{\"input_ids\": [28, 3, 9, 11]}\n{\"input_ids\": [17, 16, 15, 14, 13]}\n"));
+    run_on(1, &(RankedRun){sft_run, "experts-1", lines, "", .resume = false}, ST_OK);
+    run_on(3, &(RankedRun){sft_run, "experts-3", lines, "", .resume = false}, ST_OK);
+    check_same_file(test_folder, "experts-1", "experts-3", file);
+    check_same_metrics("experts-1", "experts-3");
+    metrics_text(temp_file(test_folder, "experts-3"), &metrics);
+    check_contains(str_text(&metrics), "\"expert_load\": [");
+    check_contains(str_text(&metrics), "\"router_aux_loss\": ");
+    str_release(&metrics);
 }
 
 /* ---- policy gradients on text ---- */
@@ -199,8 +334,8 @@ static void compare_policies(const char *name, const char *more, int ranks) {
     char one[32], many[32];
     snprintf(one, sizeof one, "%s-1", name);
     snprintf(many, sizeof many, "%s-%d", name, ranks);
-    run_on(1, &(RankedRun){policy_run, one, policy_lines(), more, false, 0}, ST_OK);
-    run_on(ranks, &(RankedRun){policy_run, many, policy_lines(), more, false, 0}, ST_OK);
+    run_on(1, &(RankedRun){policy_run, one, policy_lines(), more, .resume = false}, ST_OK);
+    run_on(ranks, &(RankedRun){policy_run, many, policy_lines(), more, .resume = false}, ST_OK);
     check_same_run(one, many, "adapter/adapter_model.safetensors", "checkpoints/step-2/tensors.safetensors");
 }
 
@@ -212,9 +347,9 @@ TEST(policies_on_ranks_are_those_of_one_process) {
 /* The ranks ask each other before a step, and save together. */
 TEST(a_policy_goes_on_with_other_ranks) {
     static const char more[] = "rl.algorithm=grpo";
-    run_on(2, &(RankedRun){policy_run, "grpo-changing", policy_lines(), more, false, 1}, ST_INTERRUPTED);
+    run_on(2, &(RankedRun){policy_run, "grpo-changing", policy_lines(), more, .stop_after = 1}, ST_INTERRUPTED);
     assert_true(dir_exists(temp_file(temp_file(test_folder, "grpo-changing"), "checkpoints/step-1")));
-    run_on(3, &(RankedRun){policy_run, "grpo-changing", policy_lines(), more, true, 0}, ST_OK);
+    run_on(3, &(RankedRun){policy_run, "grpo-changing", policy_lines(), more, .resume = true}, ST_OK);
     check_same_run("grpo-1", "grpo-changing", "adapter/adapter_model.safetensors", "checkpoints/step-2/tensors.safetensors");
 }
 
@@ -222,10 +357,13 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_of_ranks_are_those_of_one_process),
         cmocka_unit_test(models_of_ranks_are_those_of_one_process),
+        cmocka_unit_test(runs_move_the_bytes_of_formulas),
         cmocka_unit_test(what_is_divided_does_not_matter),
+        cmocka_unit_test(memory_falls_with_what_is_divided),
         cmocka_unit_test(a_run_goes_on_with_other_ranks),
         cmocka_unit_test(a_failure_of_one_rank_ends_all),
         cmocka_unit_test(pairs_on_ranks_are_those_of_one_process),
+        cmocka_unit_test(loads_of_experts_are_of_all_ranks),
         cmocka_unit_test(policies_on_ranks_are_those_of_one_process),
         cmocka_unit_test(a_policy_goes_on_with_other_ranks),
     };

@@ -87,8 +87,19 @@ static void experts_build(BlockBuilder *builder, const void *given, void *result
 
 /* ---- branches ---- */
 
+/* Expert e's own branch in this step; NULL: none. With dropout it is a copy, whose mask is that of its linear layer. */
+static const LoraBranch *branch_in_step(const StepContext *step, Tape *tape, Linear *const *linears, const Linear *its) {
+    LoraBranch branch;
+    const LoraBranch *kept = linears[its->index]->lora;
+    if (!kept || kept->dropout == 0) return kept;
+    branch = *kept;
+    linear_mask(its, step, &branch);
+    return tape_copy(tape, &branch, sizeof branch);
+}
+
 /* The branches of one part in an adapter whose linear layers are `linears`; false: it has none there. */
-static bool lora_of(Tape *tape, Linear *const *linears, const Linear *each, const Linear *together, int64_t first, int64_t n, ExpertLora *lora) {
+static bool lora_of(const StepContext *step, Tape *tape, Linear *const *linears, const Linear *each, const Linear *together, int64_t first, int64_t n,
+                    ExpertLora *lora) {
     const LoraBranch *all = linears[together->index]->lora;
     *lora = (ExpertLora){0};
     if (all) *lora = (ExpertLora){.a = all->a, .b = all->b, .scale = all->scale, .rows = together->out, .first = first};
@@ -97,19 +108,16 @@ static bool lora_of(Tape *tape, Linear *const *linears, const Linear *each, cons
     if (!any || all) return all != NULL;
     const LoraBranch **list = arena_alloc(tape_arena(tape), (size_t)n * sizeof *list);
     if (!list) return tape_fail(tape, ST_RESOURCE, "out of memory for the branches of experts");
-    for (int64_t e = 0; e < n; e++) list[e] = linears[each[e].index]->lora;
+    for (int64_t e = 0; e < n; e++) list[e] = branch_in_step(step, tape, linears, &each[e]);
     lora->each = list;
     return true;
 }
 
-/* A mask would be drawn for each slot: PEFT has none for parameters either. */
-static bool dropout_refused(const LayerContext *context, Tape *tape, const ExpertLora *lora, const Linear *each, const Linear *together, int64_t n) {
-    double dropout = lora->a ? together->lora->dropout : 0;
-    const char *path = together->path;
-    for (int64_t e = 0; lora->each && e < n; e++)
-        if (lora->each[e] && lora->each[e]->dropout > dropout) dropout = lora->each[e]->dropout, path = each[e].path;
-    if (!context->batch->step.training || dropout == 0) return false;
-    tape_fail(tape, ST_CONFIG, "dropout %g on the adapter of experts ('%s') is not supported: set lora.dropout to 0", dropout, path);
+/* PEFT loads no adapter of parameters with dropout, so there is none to train. */
+static bool dropout_refused(const LayerContext *context, Tape *tape, const ExpertLora *lora, const Linear *together) {
+    if (!context->batch->step.training || !lora->a || together->lora->dropout == 0) return false;
+    tape_fail(tape, ST_CONFIG, "dropout %g on the adapter of all experts together ('%s') is not supported: set lora.dropout to 0",
+              together->lora->dropout, together->path);
     return true;
 }
 
@@ -118,12 +126,12 @@ static const ExpertLora *lora_in_step(const LayerContext *context, Tape *tape, c
     const StepContext *step = &context->batch->step;
     ExpertLora lora, *newest = NULL;
     if (step->n_adapters == 0) {
-        if (!lora_of(tape, context->model->linears, each, together, first, n, &lora)) return NULL;
-        return dropout_refused(context, tape, &lora, each, together, n) ? NULL : tape_copy(tape, &lora, sizeof lora);
+        if (!lora_of(step, tape, context->model->linears, each, together, first, n, &lora)) return NULL;
+        return dropout_refused(context, tape, &lora, together) ? NULL : tape_copy(tape, &lora, sizeof lora);
     }
     for (int i = step->n_adapters; i-- > 0;) {
         const AdapterRows *rows = &step->adapters[i];
-        if (!lora_of(tape, rows->linears, each, together, first, n, &lora)) continue;
+        if (!lora_of(step, tape, rows->linears, each, together, first, n, &lora)) continue;
         lora.begin = rows->begin;
         lora.end = rows->end;
         lora.next = newest;

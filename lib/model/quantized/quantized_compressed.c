@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compressed-tensors, the format of llm-compressor: value = scale * (code - zero). pack-quantized: codes plus 2^(bits - 1) in words along the inputs,
- * weight_packed (out, words), zeros packed along the outputs, weight_zero_point (words, groups). int-quantized, float-quantized and naive-quantized:
- * one int8 or F8_E4M3 for each weight. weight_scale: (out, groups), (out, 1) or (1). */
+/* compressed-tensors, the format of llm-compressor: value = scale * (code - zero). pack-quantized: codes plus 2^(bits - 1), lowest bits first, in
+ * words along the inputs, weight_packed (out, words), zeros packed along the outputs, weight_zero_point (words, groups). int-quantized,
+ * float-quantized and naive-quantized: one int8 or F8_E4M3 for each weight. weight_scale: (out, groups), (out, 1) or (1). */
 #include "lib/base/log.h"
 #include "lib/model/quantized/quantized.h"
 #include "lib/tensor/quant/quant.h"
@@ -9,7 +9,8 @@
 #include <string.h>
 
 typedef struct Compressed {
-    int bits; /* packed codes; 0: one byte each */
+    int bits;    /* packed codes; 0: one byte each */
+    bool padded; /* words hold whole codes only, as older releases write them: of bits that do not divide 32 */
     bool floats;
     int64_t in, out, n_groups, group;
     const uint8_t *codes;
@@ -17,21 +18,28 @@ typedef struct Compressed {
     const int32_t *groups;              /* of each input; NULL: in order */
 } Compressed;
 
-/* Code i of a row of words, each with as many whole codes as fit. */
-static int packed_code(const uint8_t *words, int64_t stride, int bits, int64_t i) {
-    int per_word = 32 / bits;
+static int64_t padded_words(int64_t n, int bits) { return (n - 1) / (32 / bits) + 1; }
+static int64_t dense_words(int64_t n, int bits) { return (n * bits - 1) / 32 + 1; }
+
+/* Code i of a row of words. */
+static int packed_code(const Compressed *c, const uint8_t *words, int64_t stride, int64_t i) {
+    const int bits = c->bits, per_word = 32 / bits;
     uint32_t word;
+    if (!c->padded) return (int)stream_code(words, stride, bits, i);
     memcpy(&word, words + (size_t)(i / per_word * stride) * sizeof word, sizeof word);
     return (int)(word >> (i % per_word * bits) & ((1u << bits) - 1));
 }
 
+static int64_t words_for(const Compressed *c, int64_t n) { return c->padded ? padded_words(n, c->bits) : dense_words(n, c->bits); }
+static int64_t row_words(const Compressed *c) { return c->bits ? words_for(c, c->in) : 0; }
+
 static int zero_of(const Compressed *c, int64_t o, int64_t group) {
-    if (c->bits) return c->zeros ? packed_code(c->zeros->data + (size_t)group * 4, c->n_groups, c->bits, o) : 1 << (c->bits - 1);
+    if (c->bits) return c->zeros ? packed_code(c, c->zeros->data + (size_t)group * 4, c->n_groups, o) : 1 << (c->bits - 1);
     return c->zeros ? (int8_t)c->zeros->data[c->zeros->count == 1 ? 0 : o * c->n_groups + group] : 0;
 }
 
 static void compressed_row(const Compressed *c, int64_t o, float *values) {
-    int64_t words = c->bits ? (c->in + 32 / c->bits - 1) / (32 / c->bits) : 0, known = -1;
+    int64_t words = row_words(c), known = -1;
     float scale = 0;
     int zero = 0;
     for (int64_t i = 0; i < c->in; i++) {
@@ -42,7 +50,7 @@ static void compressed_row(const Compressed *c, int64_t o, float *values) {
             known = group;
         }
         if (c->bits)
-            values[i] = scale * (float)(packed_code(c->codes + (size_t)(o * words) * 4, 1, c->bits, i) - zero);
+            values[i] = scale * (float)(packed_code(c, c->codes + (size_t)(o * words) * 4, 1, i) - zero);
         else if (c->floats)
             values[i] = scale * e4m3_to_float(c->codes[o * c->in + i]);
         else
@@ -56,8 +64,7 @@ static void compressed_rows(const void *parts, int64_t first, int64_t rows, floa
 }
 
 static int code_of(const Compressed *c, int64_t o, int64_t i) {
-    int64_t words = c->bits ? (c->in + 32 / c->bits - 1) / (32 / c->bits) : 0;
-    return c->bits ? packed_code(c->codes + (size_t)(o * words) * 4, 1, c->bits, i) : c->codes[o * c->in + i];
+    return c->bits ? packed_code(c, c->codes + (size_t)(o * row_words(c)) * 4, 1, i) : c->codes[o * c->in + i];
 }
 
 static Status compressed_pack_affine(const Compressed *c, float *scales, Arena *arena, Packing **packing) {
@@ -106,7 +113,7 @@ static int packed_bits(const Joining *joining, int64_t in, int64_t words) {
     json_t *group;
     json_object_foreach(json_object_get(joining->settings, "config_groups"), name, group) {
         json_int_t bits = json_integer_value(json_object_get(json_object_get(group, "weights"), "num_bits"));
-        if (bits >= 2 && bits <= 8 && (in + 32 / bits - 1) / (32 / bits) == words) return (int)bits;
+        if (bits >= 2 && bits <= 8 && (dense_words(in, (int)bits) == words || padded_words(in, (int)bits) == words)) return (int)bits;
     }
     return 0;
 }
@@ -147,8 +154,7 @@ static Status read_grid(Joining *joining, const char *name, Compressed *c) {
     TRY(joining_group(joining, name, c->in, c->n_groups, group_size(joining, c->in, c->n_groups), &c->group));
     c->zeros = joining_find(joining, name, "weight_zero_point");
     if (!c->zeros) return ST_OK;
-    int per_word = c->bits ? 32 / c->bits : 1;
-    int64_t rows = (c->out + per_word - 1) / per_word;
+    int64_t rows = c->bits ? words_for(c, c->out) : c->out;
     bool fits =
         strcmp(c->zeros->dtype_text, c->bits ? "I32" : "I8") == 0 && (c->zeros->count == rows * c->n_groups || (!c->bits && c->zeros->count == 1));
     return fits ? ST_OK : joining_wrong(joining, name, "its weight_zero_point is of another dtype or shape");
@@ -177,7 +183,8 @@ static Status join_packed(Joining *joining, const char *name) {
     if (!bits) return joining_wrong(joining, name, "weight_packed, weight_shape and 'num_bits' in quantization_config do not fit together");
     Compressed *c = joining_alloc(joining, sizeof *c);
     if (!c) return ST_RESOURCE;
-    *c = (Compressed){.bits = bits, .out = sizes[0], .in = sizes[1], .codes = packed->data};
+    *c =
+        (Compressed){.bits = bits, .padded = packed->shape[1] != dense_words(sizes[1], bits), .out = sizes[0], .in = sizes[1], .codes = packed->data};
     return add_weight(joining, name, "PACKED", packed, c);
 }
 

@@ -136,7 +136,7 @@ typedef struct Product {
     bool round_b, round_more_b; /* whether to round b and more_b to bf16 before multiplying: for products in f32 that replace products of bf16 */
 } Product;
 void product_run(const Product *product); /* on all threads */
-enum { PRODUCTS_MOST = 4 };               /* maximum in one call */
+enum { PRODUCTS_MOST = 8 };               /* maximum in one call */
 
 /* A product computed tile by tile, for callers that use each tile at once. Prepare it outside a parallel region; inside, a thread begins a column
  * of tiles before it computes tiles of that column. */

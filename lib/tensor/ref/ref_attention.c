@@ -170,3 +170,90 @@ void ref_attention_sinks_backward(const Tensor *sinks, const Tensor *y, const Te
         ref_put(dsinks, h, sum, 1);
     }
 }
+
+/* probs[j] = the head's probability of key j, of the n_keys that the query sees. */
+static void head_probs(const Query *query, int64_t h, const Tensor *q, const Tensor *k, double *probs) {
+    const AttentionArgs *args = query->args;
+    int64_t d = args->head_dim, kv_width = args->n_kv_heads * d, kv_start = h / (args->n_heads / args->n_kv_heads) * d;
+    double largest = -HUGE_VAL, sum = 0, slope;
+    for (int64_t j = 0; j <= query->position; j++) {
+        probs[j] = score_of(args, ref_attention_dot(q, (query->row * args->n_heads + h) * d, k, key_row(query, j) * kv_width + kv_start, d), &slope);
+        largest = fmax(largest, probs[j]);
+    }
+    for (int64_t j = 0; j <= query->position; j++) sum += probs[j] = exp(probs[j] - largest);
+    for (int64_t j = 0; j <= query->position; j++) probs[j] /= sum;
+}
+
+/* means[j] = the mean over heads. */
+static void mean_probs(const Query *query, const Tensor *q, const Tensor *k, double *probs, double *means) {
+    const int64_t n_heads = query->args->n_heads;
+    memset(means, 0, (size_t)(query->position + 1) * sizeof *means);
+    for (int64_t h = 0; h < n_heads; h++) {
+        head_probs(query, h, q, k, probs);
+        for (int64_t j = 0; j <= query->position; j++) means[j] += probs[j] / (double)n_heads;
+    }
+}
+
+void ref_attention_divergence(const AttentionArgs *args, const Tensor *q, const Tensor *k, const AttentionArgs *teacher, const Tensor *teacher_q,
+                              const Tensor *teacher_k, Tensor *y, Tensor *ratios) {
+    const Layout *layout = args->layout;
+    const Segment *segments = layout_segments(layout);
+    int64_t longest = longest_sequence(layout);
+    double *probs = ref_zeros(longest), *s = ref_zeros(longest), *t = ref_zeros(longest);
+    for (int32_t i = 0; probs && s && t && i < layout->n_segments; i++)
+        for (int64_t row = segments[i].begin; row < segments[i].end; row++) {
+            Query query = query_at(args, i, row), theirs = query_at(teacher, i, row);
+            double sum = 0;
+            mean_probs(&query, q, k, probs, s);
+            mean_probs(&theirs, teacher_q, teacher_k, probs, t);
+            for (int64_t j = 0; j <= query.position; j++) {
+                sum += t[j] > 0 ? t[j] * log(t[j] / s[j]) : 0;
+                element_set(ratios, row * tensor_width(ratios) + j, t[j] > 0 ? t[j] / s[j] : 0);
+            }
+            element_set(y, row, sum);
+        }
+    free(probs);
+    free(s);
+    free(t);
+}
+
+/* Adds to the sums of dq and dk for one query of one head. */
+static void head_divergence_backward(const Query *query, int64_t h, const Tensor *q, const Tensor *k, const Tensor *ratios, double dy, double *probs,
+                                     Sums *sums) {
+    const AttentionArgs *args = query->args;
+    int64_t d = args->head_dim, kv_width = args->n_kv_heads * d, kv_start = h / (args->n_heads / args->n_kv_heads) * d,
+            q_start = (query->row * args->n_heads + h) * d, at = query->row * tensor_width(ratios);
+    double mean = 0;
+    head_probs(query, h, q, k, probs);
+    for (int64_t j = 0; j <= query->position; j++) mean += probs[j] * element_get(ratios, at + j);
+    for (int64_t j = 0; j <= query->position; j++) {
+        int64_t key = key_row(query, j) * kv_width + kv_start;
+        double slope;
+        (void)score_of(args, ref_attention_dot(q, q_start, k, key, d), &slope);
+        double dproduct = -dy / (double)args->n_heads * probs[j] * (element_get(ratios, at + j) - mean) * slope;
+        for (int64_t c = 0; c < d; c++) {
+            sums->dq[q_start + c] += dproduct * element_get(k, key + c);
+            sums->dk[key + c] += dproduct * element_get(q, q_start + c);
+        }
+    }
+}
+
+void ref_attention_divergence_backward(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *ratios, const Tensor *dy,
+                                       Tensor *dq, Tensor *dk) {
+    const Layout *layout = args->layout;
+    const Segment *segments = layout_segments(layout);
+    int64_t n_q = tensor_count(q), n_k = tensor_count(k);
+    Sums sums = {.dq = ref_zeros(n_q), .dk = ref_zeros(n_k)};
+    double *probs = ref_zeros(longest_sequence(layout));
+    bool whole = sums.dq && sums.dk && probs;
+    for (int32_t s = 0; whole && s < layout->n_segments; s++)
+        for (int64_t row = segments[s].begin; row < segments[s].end; row++) {
+            Query query = query_at(args, s, row);
+            for (int64_t h = 0; h < args->n_heads; h++) head_divergence_backward(&query, h, q, k, ratios, element_get(dy, row), probs, &sums);
+        }
+    for (int64_t i = 0; whole && i < n_q; i++) element_set(dq, i, sums.dq[i]);
+    for (int64_t i = 0; whole && i < n_k; i++) element_set(dk, i, sums.dk[i]);
+    free(sums.dq);
+    free(sums.dk);
+    free(probs);
+}

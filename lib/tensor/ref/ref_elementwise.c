@@ -43,6 +43,14 @@ void ref_dropout(const Tensor *x, double p, RngKey key, uint64_t first, double b
     }
 }
 
+void ref_dropout_rows(const Tensor *x, const Tensor *rows, double p, RngKey key, uint64_t first, double beta, Tensor *y) {
+    int64_t width = tensor_width(x);
+    for (int64_t i = 0; i < tensor_rows(x); i++) {
+        Tensor from = matrix_rows(x, i, i + 1), to = matrix_rows(y, i, i + 1);
+        ref_dropout(&from, p, key, first + (uint64_t)(ref_index(rows, i) * width), beta, &to);
+    }
+}
+
 void ref_add_uniform(int64_t first, int64_t n_rows, double magnitude, RngKey key, Tensor *y) {
     int64_t width = tensor_width(y);
     for (int64_t i = 0; i < n_rows * width; i++) {

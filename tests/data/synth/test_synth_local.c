@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/support/check.h"
+#include "tests/support/ranks.h"
 #include "tests/support/synth_world.h"
 
 /* ---- choices of a model here ---- */
@@ -158,6 +159,43 @@ TEST(a_model_here_compares_choices) {
     assert_int_equal(code, 0);
 }
 
+/* ---- ranks ---- */
+
+/* Rank 0 makes the rows; the others answer. */
+static Status synth_body(Comm *comm, void *data) {
+    const Overrides *o = data;
+    const char *items[COUNT_OF(o->texts)];
+    SynthResult result;
+    Recipe *recipe;
+    if (comm_rank(comm) == 0) return run_with(o, &(SynthConfig){.comm = comm}, &result);
+    for (size_t i = 0; i < o->n; i++) items[i] = o->texts[i];
+    TRY(recipe_read(NULL, items, o->n, &recipe));
+    Status status = synth_serve(&(SynthConfig){.recipe = recipe, .device = device_cpu(), .comm = comm});
+    recipe_free(recipe);
+    return status;
+}
+
+static void synth_on(int ranks, const char *name) {
+    RankRun ranked = {.config.timeout = 60};
+    Overrides o = local(name);
+    set(&o, "synth.num_rows=10");
+    set(&o, "synth.filters={length: false, judge: 1}");
+    set(&o, "synth.judge={model: recipes/demo/model}");
+    set(&o, "synth.prompts={prompt: %s/backwards.jinja, answer: %s/capitals.jinja, judge: %s}", dir, dir,
+        temp_text(dir, "judge.jinja", "# '{{ answer[:8] }}' ="));
+    check_ok(ranks_fork(ranks, &ranked, synth_body, &o));
+}
+
+/* Answers, choices, and so all files have the same bytes on any number of ranks. */
+TEST(ranks_make_the_rows_of_one_process) {
+    synth_on(1, "ranks-1");
+    synth_on(3, "ranks-3");
+    assert_true(count_lines("ranks-1", "rows.jsonl") >= 10);
+    check_same("ranks-1", "ranks-3", "rows.jsonl");
+    check_same("ranks-1", "ranks-3", "requests.jsonl");
+    check_same("ranks-1", "ranks-3", "rejected.jsonl");
+}
+
 /* No answer of this length fits after any question. */
 TEST(a_question_that_does_not_fit_is_too_long) {
     static const char *const presets[] = {"alpaca", "self-instruct", "answer", "qa"};
@@ -291,7 +329,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_run_goes_on_to_the_same_bytes),   cmocka_unit_test(a_full_disk_loses_nothing),
         cmocka_unit_test(a_question_that_does_not_fit_is_too_long), cmocka_unit_test(a_model_here_compares_choices),
-        cmocka_unit_test(rows_of_the_demo_teach_its_task),
+        cmocka_unit_test(ranks_make_the_rows_of_one_process),       cmocka_unit_test(rows_of_the_demo_teach_its_task),
     };
     return cmocka_run_group_tests(tests, write_seeds, stop_server);
 }

@@ -80,17 +80,33 @@ static double last_metric(const char *run_name, const char *key) {
     return value;
 }
 
+/* A teacher with the demo's tokens and other weights. */
+static const char *other_teacher(void) {
+    static char dir[512];
+    Str config = {0};
+    snprintf(dir, sizeof dir, "%s/teacher", test_folder);
+    check_ok(file_read("recipes/demo/model/config.json", 1 << 20, &config));
+    check_ok(model_write_random(dir, str_text(&config), DT_F32, 3, 0.2));
+    check_ok(model_copy_files(model_dir, dir));
+    str_release(&config);
+    return dir;
+}
+
 TEST(every_algorithm_resumes_to_the_same_bytes) {
     int threads = omp_get_max_threads();
+    char teacher[600];
+    snprintf(teacher, sizeof teacher, "distil.teacher=%s", other_teacher());
     for (size_t i = 0; text_algorithm_at(i); i++) {
         if (ALL_OR_FEW(false, i % 3 > 0)) continue;
         char algorithm[64], names[3][64];
         snprintf(algorithm, sizeof algorithm, "rl.algorithm=%s", text_algorithm_at(i)->name);
-        const char *more[] = {algorithm, "rl.num_iterations=2", "rl.num_minibatches=2", "rl.beta=0.05", "rl.ent_coef=0.01", "generate.temperature=2"};
+        const char *more[] = {algorithm,          "rl.num_iterations=2",    "rl.num_minibatches=2", "rl.beta=0.05",
+                              "rl.ent_coef=0.01", "generate.temperature=2", "rl.seq_kd=true",       teacher};
+        const size_t n_more = COUNT_OF(more) - !text_algorithm_at(i)->taught; /* only these have a teacher */
         Recipe *recipes[3];
         for (int k = 0; k < 3; k++) {
             snprintf(names[k], sizeof names[k], "%zu-%d", i, k);
-            recipes[k] = recipe_of(names[k], more, COUNT_OF(more));
+            recipes[k] = recipe_of(names[k], more, n_more);
         }
         test_text_rl_run(recipes[0], false, false);
         test_text_rl_run(recipes[1], false, true);
@@ -378,12 +394,12 @@ TEST(held_out_prompts) {
     char dir[600], data[600];
     snprintf(dir, sizeof dir, "%s/held", test_folder);
     TextEvaluation found;
-    check_ok(text_rl_evaluate(device_cpu(), dir, NULL, &(RewardOptions){0}, &found));
+    check_ok(text_rl_evaluate(device_cpu(), NULL, dir, NULL, &(RewardOptions){0}, &found));
     assert_int_equal(found.rows, 2);
     assert_true(found.reward == last_metric("held", "eval_reward"));
     arena_free(found.arena);
     snprintf(data, sizeof data, "%s", temp_text(test_folder, "others.jsonl", rows));
-    check_ok(text_rl_evaluate(device_cpu(), dir, data, &(RewardOptions){0}, &found));
+    check_ok(text_rl_evaluate(device_cpu(), NULL, dir, data, &(RewardOptions){0}, &found));
     assert_int_equal(found.rows, 5);
     arena_free(found.arena);
     Str samples = {0};
@@ -394,7 +410,7 @@ TEST(held_out_prompts) {
     assert_true(seen > 0 && seen <= 3);
     str_release(&samples);
     snprintf(dir, sizeof dir, "%s/nowhere", test_folder);
-    check_status(text_rl_evaluate(device_cpu(), dir, NULL, &(RewardOptions){0}, &found), ST_CONFIG);
+    check_status(text_rl_evaluate(device_cpu(), NULL, dir, NULL, &(RewardOptions){0}, &found), ST_CONFIG);
     arena_free(found.arena);
     recipe_free(recipes[0]);
     recipe_free(recipes[1]);

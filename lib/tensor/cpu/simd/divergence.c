@@ -10,6 +10,13 @@ static float row_largest(const float *z, int64_t n) {
     return largest;
 }
 
+/* The first element that is the largest. */
+static int64_t row_place(const float *z, int64_t n, float largest) {
+    for (int64_t i = 0; i < n; i++)
+        if (z[i] == largest) return i;
+    return 0;
+}
+
 /* Sum of e^((z - largest) factor). */
 static double row_sum(const float *z, int64_t n, float factor, float largest) {
     double total = 0;
@@ -90,6 +97,33 @@ static double rest_of(RowSoftmax *row, float *z, int64_t n, const int32_t *ids, 
     return rest;
 }
 
+enum { MOST_TOP = 1024 };
+
+/* A teacher's likeliest tokens in a row, k of them; their log-probabilities, and the probability of all others. */
+typedef struct Likeliest {
+    int32_t ids[MOST_TOP];
+    float logs[MOST_TOP];
+    double rest;
+    int64_t k;
+} Likeliest;
+
+static void likeliest_of(RowSoftmax *t, float *z, int64_t n, Likeliest *top) {
+    float kept[MOST_TOP];
+    find_largest(z, n, top->k, top->ids);
+    for (int64_t i = 0; i < top->k; i++) top->logs[i] = log_of(t, top->ids[i]);
+    top->rest = rest_of(t, z, n, top->ids, top->k, kept);
+}
+
+static void likeliest_stored(const DivergenceArgs *args, int64_t row, Likeliest *top) {
+    const int32_t *ids = (const int32_t *)args->top_ids->elements + row * top->k;
+    const float *logs = (const float *)args->top_logprobs->elements + row * (top->k + 1);
+    for (int64_t i = 0; i < top->k; i++) {
+        top->ids[i] = ids[i];
+        top->logs[i] = logs[i];
+    }
+    top->rest = exp((double)logs[top->k]);
+}
+
 /* What the rows of a call share, and how a row is scaled. */
 typedef struct Mix {
     float divergence, entropy; /* factors of both gradients */
@@ -128,52 +162,97 @@ static void row_gradient(const DivergenceArgs *args, const RowSoftmax *s, const 
     }
 }
 
-enum { MOST_TOP = 1024 };
-
-static void divergence_row(const DivergenceArgs *args, float *z, float *other, int64_t n, int32_t target, Tensor *const results[3], int64_t p) {
-    int32_t ids[MOST_TOP];
+/* other: the teacher's logits; NULL: its likeliest tokens are stored. */
+static void divergence_row(const DivergenceArgs *args, float *z, float *other, int64_t n, int32_t target, Tensor *const results[4], int64_t p) {
+    Likeliest top;
     float kept[MOST_TOP], gradients[MOST_TOP], lost = args->softcap != 0 ? (float)(args->scaling / args->softcap) : 0;
-    RowSoftmax s = softmax_of(z, n, args->temperature), t = softmax_of(other, n, args->temperature),
+    RowSoftmax s = softmax_of(z, n, args->temperature), t = other ? softmax_of(other, n, args->temperature) : s,
                plain = args->temperature == 1 ? s : softmax_of(z, n, 1);
     const double scale = args->squared ? args->temperature * args->temperature : 1, logprob = (double)log_of(&plain, target);
-    const int64_t k = args->kind == DIVERGENCE_TOP_K ? MIN((int64_t)args->top_k, n) : 0;
+    const int64_t k = top.k = !other ? tensor_width(args->top_ids) : args->kind == DIVERGENCE_TOP_K ? MIN((int64_t)args->top_k, n) : 0;
     Mix mix = {.divergence = (float)(args->alpha * scale / (args->temperature * args->scaling)),
                .entropy = (float)((1 - args->alpha) / args->scaling),
                .inverse_cap = lost};
     double divergence = 0, mean = 0;
+    const int64_t likeliest = other ? row_place(other, n, t.largest) : *((const int32_t *)args->top_ids->elements + p * k);
+    const bool agrees = z[likeliest] == s.largest;
     if (k == 0) {
         divergence = row_divergence(args, &s, &t, n, &mean);
         mix.mean = (float)mean;
     } else {
-        find_largest(other, n, k, ids);
-        double rest_s = rest_of(&s, z, n, ids, k, kept), rest_t = rest_of(&t, other, n, ids, k, kept);
-        mix.other = (float)(rest_t > 0 ? 1 - rest_t / rest_s : 1);
+        if (other)
+            likeliest_of(&t, other, n, &top);
+        else
+            likeliest_stored(args, p, &top);
+        double rest_s = rest_of(&s, z, n, top.ids, k, kept);
+        mix.other = (float)(top.rest > 0 ? 1 - top.rest / rest_s : 1);
         for (int64_t i = 0; i < k; i++) {
-            float a = log_of(&s, ids[i]), b = log_of(&t, ids[i]);
+            float a = log_of(&s, top.ids[i]), b = top.logs[i];
             divergence += (double)(fast_exp(b) * (b - a));
             gradients[i] = fast_exp(a) * (1 - mix.other) - fast_exp(b); /* instead of what row_gradient computes */
-            float capped = z[ids[i]] * lost;
+            float capped = z[top.ids[i]] * lost;
             gradients[i] *= mix.divergence * (1 - capped * capped);
         }
-        if (rest_t > 0) divergence += rest_t * log(rest_t / rest_s);
+        if (top.rest > 0) divergence += top.rest * log(top.rest / rest_s);
     }
     float capped = z[target] * lost, at_target = mix.entropy * (1 - capped * capped);
     row_gradient(args, &s, &t, &plain, &mix, z, n);
-    for (int64_t i = 0; i < k; i++) z[ids[i]] += gradients[i];
+    for (int64_t i = 0; i < k; i++) z[top.ids[i]] += gradients[i];
     z[target] -= at_target;
-    const double values[3] = {args->alpha * scale * divergence - (1 - args->alpha) * logprob, divergence, logprob};
-    for (int i = 0; i < 3; i++) run_write(results[i], p, 1, &(float){(float)values[i]}, 0);
+    const double values[4] = {args->alpha * scale * divergence - (1 - args->alpha) * logprob, divergence, logprob, agrees};
+    for (int i = 0; i < 4; i++) run_write(results[i], p, 1, &(float){(float)values[i]}, 0);
 }
 
 void ISA_FN(divergence)(const DivergenceArgs *args, Tensor *student, const Tensor *teacher, const Tensor *targets, const Divergences *results) {
-    Tensor *const each[] = {results->loss, results->divergence, results->logprob};
+    Tensor *const each[] = {results->loss, results->divergence, results->logprob, results->agreement};
     const int32_t *ids = targets->elements;
     int64_t n = tensor_width(student), rows = tensor_rows(student);
-    if (student->dtype != DT_F32 || teacher->dtype != DT_F32 || !CPU_WRITES(each[0], each[1], each[2]) || args->top_k > MOST_TOP) {
+    const int64_t top_k = args->top_ids ? tensor_width(args->top_ids) : args->top_k;
+    const DType other = teacher ? teacher->dtype : args->top_logprobs->dtype;
+    if (student->dtype != DT_F32 || other != DT_F32 || !CPU_WRITES(each[0], each[1], each[2]) || top_k > MOST_TOP) {
         device_reference()->divergence(args, student, teacher, targets, results);
         return;
     }
 #pragma omp parallel for schedule(static) if (rows * n > CPU_SERIAL)
     for (int64_t p = 0; p < rows; p++)
-        divergence_row(args, (float *)student->elements + p * n, (float *)teacher->elements + p * n, n, ids[p], each, p);
+        divergence_row(args, (float *)student->elements + p * n, teacher ? (float *)teacher->elements + p * n : NULL, n, ids[p], each, p);
+}
+
+void ISA_FN(row_distance)(const Tensor *x, const Tensor *target, Tensor *y) {
+    int64_t rows = tensor_rows(x), width = tensor_width(x);
+    if (!CPU_READS(x, target) || !CPU_WRITES(y)) {
+        device_reference()->row_distance(x, target, y);
+        return;
+    }
+#pragma omp parallel for schedule(static) if (rows * width > CPU_SERIAL)
+    for (int64_t r = 0; r < rows; r++) {
+        double total = 0;
+        for (RUNS(at, n, r * width, (r + 1) * width)) {
+            float one[RUN], other[RUN], sum = 0;
+            const float *a = run_read(x, at, n, one), *b = run_read(target, at, n, other);
+#pragma omp simd reduction(+ : sum)
+            for (int64_t i = 0; i < n; i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
+            total += (double)sum;
+        }
+        run_write(y, r, 1, &(float){(float)(total / (double)width)}, 0);
+    }
+}
+
+void ISA_FN(row_distance_backward)(const Tensor *x, const Tensor *target, const Tensor *dy, double beta, Tensor *dx) {
+    int64_t rows = tensor_rows(x), width = tensor_width(x);
+    if (!CPU_READS(x, target, dy) || !CPU_WRITES(dx)) {
+        device_reference()->row_distance_backward(x, target, dy, beta, dx);
+        return;
+    }
+#pragma omp parallel for schedule(static) if (rows * width > CPU_SERIAL)
+    for (int64_t r = 0; r < rows; r++) {
+        float slope;
+        const float factor = *run_read(dy, r, 1, &slope) * 2 / (float)width;
+        for (RUNS(at, n, r * width, (r + 1) * width)) {
+            float one[RUN], other[RUN], result[RUN];
+            const float *a = run_read(x, at, n, one), *b = run_read(target, at, n, other);
+            for (int64_t i = 0; i < n; i++) result[i] = factor * (a[i] - b[i]);
+            run_write(dx, at, n, result, (float)beta);
+        }
+    }
 }

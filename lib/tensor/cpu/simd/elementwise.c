@@ -151,25 +151,38 @@ static void draw_blocks(RngKey key, uint64_t index, uint32_t *restrict draws) {
     }
 }
 
+/* Elements begin..end-1 of x; that at `begin` uses draw `first`. */
+static void drop_run(const Tensor *x, int64_t begin, int64_t end, double p, RngKey key, uint64_t first, float beta, Tensor *y) {
+    float buffer[RUN], kept[RUN];
+    uint32_t draws[RUN + DRAWS], threshold = (uint32_t)fmin(ceil(ldexp(p, 32)), 4294967295.0); /* draws below it become zeros */
+    float factor = (float)(1 / (1 - p));
+    int64_t shift = (int64_t)(first % 4); /* blocks have four draws */
+    for (RUNS(at, n, begin, end)) {
+        const float *values = run_read(x, at, n, buffer);
+        for (int64_t i = 0; i < n + shift; i += DRAWS) draw_blocks(key, (first + (uint64_t)(at - begin + i)) / 4, draws + i);
+        for (int64_t i = 0; i < n; i++) kept[i] = draws[i + shift] >= threshold ? values[i] * factor : 0.0f;
+        run_write(y, at, n, kept, beta);
+    }
+}
+
 void ISA_FN(dropout)(const Tensor *x, double p, RngKey key, uint64_t first, double beta, Tensor *y) {
     int64_t count = tensor_count(x);
     if (!CPU_READS(x) || !CPU_WRITES(y)) {
         device_reference()->dropout(x, p, key, first, beta, y);
         return;
     }
-    uint32_t threshold = (uint32_t)fmin(ceil(ldexp(p, 32)), 4294967295.0); /* draws below it become zeros */
-    float factor = (float)(1 / (1 - p));
-    int64_t shift = (int64_t)(first % 4); /* blocks have four draws */
-    PARALLEL_BLOCKS {
-        float buffer[RUN], kept[RUN];
-        uint32_t draws[RUN + DRAWS];
-        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
-            const float *values = run_read(x, at, n, buffer);
-            for (int64_t i = 0; i < n + shift; i += DRAWS) draw_blocks(key, (first + (uint64_t)(at + i)) / 4, draws + i);
-            for (int64_t i = 0; i < n; i++) kept[i] = draws[i + shift] >= threshold ? values[i] * factor : 0.0f;
-            run_write(y, at, n, kept, (float)beta);
-        }
+    PARALLEL_BLOCKS drop_run(x, begin, MIN(begin + CPU_BLOCK, count), p, key, first + (uint64_t)begin, (float)beta, y);
+}
+
+void ISA_FN(dropout_rows)(const Tensor *x, const Tensor *rows, double p, RngKey key, uint64_t first, double beta, Tensor *y) {
+    if (!CPU_READS(x) || !CPU_WRITES(y)) {
+        device_reference()->dropout_rows(x, rows, p, key, first, beta, y);
+        return;
     }
+    int64_t width = tensor_width(x), n = tensor_rows(x);
+    const int32_t *its = rows->elements;
+#pragma omp parallel for schedule(static) if (n * width > CPU_SERIAL)
+    for (int64_t r = 0; r < n; r++) drop_run(x, r * width, (r + 1) * width, p, key, first + (uint64_t)(its[r] * width), (float)beta, y);
 }
 
 void ISA_FN(add_uniform)(int64_t first, int64_t n_rows, double magnitude, RngKey key, Tensor *y) {

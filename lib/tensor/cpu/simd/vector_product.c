@@ -464,19 +464,31 @@ static void thin_run(const Thin *thin) {
     for (int64_t first = 0; first < thin->n_wide; first += each) thin_columns(thin, first, MIN(each, thin->n_wide - first));
 }
 
-static void together_run(const Product *products, int n) {
-    Plan plan = plan_make(products, n);
-    WorkQueue queue = work_queue_new(plan.panels * plan.chunks);
+/* Threads go from the tasks of one plan to those of the next without a barrier: experts have few rows each. */
+static void plans_run(const Plan *plans, int n) {
+    int64_t ends[PRODUCTS_MOST], end = 0;
+    bool parallel = false;
+    for (int i = 0; i < n; i++) {
+        const Product *p = plans[i].products;
+        ends[i] = end += plans[i].panels * plans[i].chunks;
+        parallel |= 2.0 * (double)plans[i].m * (double)p->n * (double)p->k > PRODUCT_SERIAL || p->n * p->k > SERIAL_WEIGHT;
+    }
+    WorkQueue queue = work_queue_new(end);
     if (cpu_planning()) {
-        work_new(&plan);
+        for (int i = 0; i < n; i++) work_new(&plans[i]);
         return;
     }
-#pragma omp parallel if (queue.n > 1 && (2.0 * (double)plan.m * (double)products->n * (double)products->k > PRODUCT_SERIAL || \
-                                         products->n * products->k > SERIAL_WEIGHT))
+#pragma omp parallel if (parallel && queue.n > 1)
     {
-        Work work = work_new(&plan);
+        Work work = {0};
+        int its = -1;              /* the plan that `work` has memory for */
         int64_t have = -1, at = 0; /* have: the current panel */
-        for (int64_t task; (task = work_queue_next(&queue, &at)) >= 0;) task_run(&plan, &work, task, &have);
+        for (int64_t task; (task = work_queue_next(&queue, &at)) >= 0;) {
+            int plan = 0;
+            while (task >= ends[plan]) plan++;
+            if (plan != its) work = work_new(&plans[plan]), its = plan, have = -1;
+            task_run(&plans[plan], &work, task - (plan > 0 ? ends[plan - 1] : 0), &have);
+        }
     }
 }
 
@@ -488,12 +500,14 @@ static bool panels_shared(const Product *one, const Product *other) {
 }
 
 static void vector_product_run(const Product *products, int n) {
+    Product skinny[PRODUCTS_MOST];
+    Plan plans[PRODUCTS_MOST];
     Thin thin;
+    int n_skinny = 0, n_plans = 0;
     for (int i = 0, end; i < n; i = end) {
         end = i + 1;
         if (ISA_FN(skinny_fits)(&products[i])) {
-            while (end < n && ISA_FN(skinny_fits)(&products[end])) end++;
-            ISA_FN(skinny_run)(products + i, end - i);
+            skinny[n_skinny++] = products[i];
             continue;
         }
         if (thin_make(&products[i], &thin)) {
@@ -501,8 +515,10 @@ static void vector_product_run(const Product *products, int n) {
             continue;
         }
         while (end < n && panels_shared(&products[i], &products[end]) && !thin_make(&products[end], &thin)) end++;
-        together_run(products + i, end - i);
+        plans[n_plans++] = plan_make(products + i, end - i);
     }
+    if (n_skinny) ISA_FN(skinny_run)(skinny, n_skinny);
+    if (n_plans) plans_run(plans, n_plans);
 }
 
 /* ---- tile by tile ---- */

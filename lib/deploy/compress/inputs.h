@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What calibration keeps of the inputs of linear layers, and how far a changed weight moves their outputs. */
+#ifndef TUNE_INPUTS_H
+#define TUNE_INPUTS_H
+
+#include "lib/base/arena.h"
+#include "lib/tensor/tensor.h"
+
+enum { SAMPLE_TOKENS = 2048 }; /* inputs kept as they are, at most, for ranges of activations */
+/* Sums over the tokens of one input, x: (tokens, in). */
+typedef struct InputSums {
+    int64_t in, tokens;
+    double *gram;                    /* (in, in): sum of x x^T */
+    double *sum, *abs_sum, *abs_max; /* (in) */
+} InputSums;
+Status input_sums_new(Arena *arena, int64_t in, InputSums *sums); /* zeros; ST_RESOURCE */
+/* Adds all rows of x, (N, in). Products are computed in x's dtype on its device and added in double. scratch: reset by the caller. ST_RESOURCE. */
+Status input_sums_add(InputSums *sums, const Tensor *x, Arena *scratch);
+/* The same for values of the host, (n, in): for tests. */
+void input_sums_add_values(InputSums *sums, const double *x, int64_t n);
+
+/* Products with the sums' matrix, on a device: f64 if it computes in f64, else f32. */
+typedef struct GramProducts {
+    const Device *device;
+    Tensor *gram; /* (in, in) */
+    int64_t in, tokens;
+} GramProducts;
+Status gram_products_new(Arena *arena, const Device *device, DType compute, const InputSums *sums, GramProducts *gram); /* ST_RESOURCE */
+/* forms[o] = sum over tokens of (x . row o)^2. rows: (out, in). ST_RESOURCE. */
+Status gram_forms(const GramProducts *gram, const double *rows, int64_t out, double *forms);
+/* The sum of all of them. */
+Status gram_total(const GramProducts *gram, const double *rows, int64_t out, double *total);
+
+#endif

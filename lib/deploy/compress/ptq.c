@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a quantisation: checks, the plan, one decoder layer after the other, the comparison with the original. */
+#include "lib/deploy/compress/ptq_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/log.h"
+#include "lib/base/work.h"
+
+/* ---- parts of the model ---- */
+
+int64_t ptq_layer_of(const Model *model, const char *path) {
+    const char *layers = strrchr(model->config.family->names->layers, '.');
+    Str name = {0};
+    str_printf(&name, "%s.", layers ? layers + 1 : model->config.family->names->layers);
+    const char *at = strstr(path, str_text(&name));
+    const bool found = at && (at == path || at[-1] == '.') && at[name.len] >= '0' && at[name.len] <= '9';
+    const int64_t layer = found ? strtoll(at + name.len, NULL, 10) : -1;
+    str_release(&name);
+    return layer;
+}
+
+int ptq_block_of(const Model *model, const Linear *linear, const Sublayer **sublayer) {
+    for (int64_t l = 0; l < model->config.num_hidden_layers; l++)
+        for (int i = 0; i < model->layers[l].n_sublayers; i++) {
+            const Sublayer *its = &model->layers[l].sublayers[i];
+            const uintptr_t block = (uintptr_t)its->block, place = (uintptr_t)linear;
+            if (place < block || place >= block + its->kind->bytes) continue;
+            if (sublayer) *sublayer = its;
+            return its->kind == &block_attention ? 0 : its->kind == &block_gated_mlp || its->kind == &block_mlp ? 1 : -1;
+        }
+    return -1;
+}
+
+Grid ptq_grid(const Ptq *ptq, const Linear *linear) {
+    const PtqConfig *config = ptq->config;
+    const bool int8 = ptq->method->rounds_inputs;
+    return (Grid){.kind = int8                ? GRID_INT8
+                          : config->symmetric ? GRID_SYMMETRIC
+                                              : GRID_ASYMMETRIC,
+                  .bits = int8 ? 8 : config->bits,
+                  .group = int8 || ptq->report->group == 0 ? linear->in : ptq->report->group,
+                  .scales = ptq->scales};
+}
+
+/* Routers and layers of all experts together stay as stored. */
+static bool is_chosen(const Ptq *ptq, const Linear *linear) {
+    const PtqConfig *config = ptq->config;
+    if (linear->copies || (linear->only_named && !linear->together) || ptq_layer_of(ptq->model, linear->path) < 0) return false;
+    return config->n_skip == 0 || !module_matches(linear->path, config->skip, config->n_skip);
+}
+
+/* ---- checks ---- */
+
+static Status check_output(const Ptq *ptq) {
+    const PtqConfig *config = ptq->config;
+    if (file_exists(config->output)) return status_fail(ST_CONFIG, "output '%s' is a file", config->output);
+    if (!dir_exists(config->output)) return ST_OK;
+    if (same_folder(config->output, config->model)) return status_fail(ST_CONFIG, "output '%s' is the model itself", config->output);
+    if (!config->force) {
+        status_fail(ST_CONFIG, "output '%s' is there already", config->output);
+        return status_hint(ST_CONFIG, "choose another one, or --force, which keeps the old one as NAME.1");
+    }
+    const char *settings = path_join(ptq->arena, config->output, "config.json");
+    if (!settings) return ST_RESOURCE;
+    return file_exists(settings) ? ST_OK : status_fail(ST_CONFIG, "output '%s' is there already and is no model: it is not replaced", config->output);
+}
+
+static Status check_settings(const PtqConfig *config, const PtqMethod *method) {
+    const bool bias = config->bias_correction && strcmp(config->bias_correction, "none") != 0;
+    if (!method) return status_fail(ST_USAGE, "there is no method '%s'", config->method);
+    if (method->rounds_inputs ? config->bits != 8 : config->bits != 2 && config->bits != 3 && config->bits != 4 && config->bits != 8) {
+        status_fail(ST_USAGE, "%s cannot make weights of %d bits", config->method, config->bits);
+        return status_hint(ST_USAGE, method->rounds_inputs ? "int8 has 8 bits" : "bits are 2, 3, 4 or 8");
+    }
+    if (config->n_rows > 0 || !(method->needs_rows || bias)) return ST_OK;
+    status_fail(ST_USAGE, "%s needs calibration rows", bias && !method->needs_rows ? "a correction of biases" : config->method);
+    return status_hint(ST_USAGE, "name them with --rows FILE");
+}
+
+static Status check_base(const Model *model) {
+    if (model->config.scores) return status_fail(ST_CONFIG, "'%s' is a reward model: only language models can be quantised", model->dir);
+    if (model->config.in_out_weights)
+        return status_fail(ST_CONFIG, "weights of %s are stored (in, out), which compressed-tensors cannot hold", model->config.model_type);
+    for (size_t i = 0; i < model->files->n; i++) {
+        const StoredTensor *stored = &model->files->tensors[i];
+        if (!stored_is_quantised(stored)) continue;
+        status_fail(ST_USAGE, "'%s' is %s already; quantising twice adds both errors", stored->name, stored->dtype_text);
+        return status_hint(ST_USAGE, "start from the original");
+    }
+    return ST_OK;
+}
+
+static Status check_skip(const Ptq *ptq) {
+    for (size_t k = 0; k < ptq->config->n_skip; k++) {
+        bool found = strcmp(ptq->config->skip[k], "lm_head") == 0; /* the head always stays as it is */
+        for (size_t i = 0; i < ptq->model->n_linears && !found; i++) found = module_matches(ptq->model->linears[i]->path, &ptq->config->skip[k], 1);
+        if (!found) return status_fail(ST_USAGE, "'%s' of --skip matches no linear layer of '%s'", ptq->config->skip[k], ptq->model->dir);
+    }
+    return ST_OK;
+}
+
+/* The first chosen layer whose rows this group does not divide; NULL: it divides all. */
+static const Linear *undivided(const Ptq *ptq, int64_t group) {
+    for (size_t i = 0; i < ptq->model->n_linears; i++)
+        if (is_chosen(ptq, ptq->model->linears[i]) && ptq->model->linears[i]->in % group != 0) return ptq->model->linears[i];
+    return NULL;
+}
+
+static Status choose_group(Ptq *ptq) {
+    const int64_t asked = ptq->config->group;
+    static const int64_t usual[] = {128, 64, 32};
+    int64_t fits = 0;
+    for (size_t i = 0; i < COUNT_OF(usual) && fits == 0; i++)
+        if (!undivided(ptq, usual[i])) fits = usual[i];
+    ptq->report->group = asked == PTQ_GROUP_AUTO ? fits : asked == PTQ_GROUP_ROW ? 0 : asked;
+    if (ptq->method->rounds_inputs) ptq->report->group = 0;
+    if (asked < PTQ_GROUP_ROW) return status_fail(ST_USAGE, "groups of %lld inputs", (long long)asked);
+    const Linear *odd = ptq->report->group > 0 ? undivided(ptq, ptq->report->group) : NULL;
+    if (!odd) return ST_OK;
+    status_fail(ST_USAGE, "groups of %lld inputs do not divide the %lld inputs of '%s'", (long long)asked, (long long)odd->in, odd->path);
+    return fits ? status_hint(ST_USAGE, "--group %lld does, and -1 is a whole row", (long long)fits)
+                : status_hint(ST_USAGE, "--group -1 is a whole row");
+}
+
+/* Families of which config.json can give biases to layers that have none. Source: the configurations of transformers. */
+static void choose_biases(Ptq *ptq) {
+    static const char *const attention[] = {"llama", "granite", "smollm3", "qwen3", "olmo2", "gemma2"}, *const both[] = {"llama", "granite",
+                                                                                                                         "smollm3"};
+    const char *kind = ptq->config->bias_correction, *family = ptq->model->config.model_type;
+    if (!kind || strcmp(kind, "none") == 0 || ptq->model->config.wrapper) return;
+    for (size_t i = 0; i < COUNT_OF(attention); i++) ptq->adds_bias[0] |= strcmp(family, attention[i]) == 0;
+    for (size_t i = 0; i < COUNT_OF(both); i++) ptq->adds_bias[1] |= strcmp(family, both[i]) == 0;
+}
+
+static DType scale_dtype(const Model *model) {
+    const DType stored = model->config.stored_dtype;
+    return stored == DT_BF16 || stored == DT_F16 ? stored : DT_F32;
+}
+
+static int same_ids(const IdRow *a, const IdRow *b) { return a->n == b->n && memcmp(a->ids, b->ids, a->n * sizeof *a->ids) == 0; }
+
+static void tell_of_rows(const PtqConfig *config) {
+    enum { FEW_TOKENS = 4096 };
+    int64_t tokens = 0, equal = 0;
+    for (size_t r = 0; r < config->n_rows; r++) {
+        bool found = false;
+        for (size_t k = 0; k < r && !found; k++) found = same_ids(&config->rows[k], &config->rows[r]);
+        equal += found;
+        tokens += (int64_t)config->rows[r].n;
+    }
+    if (config->n_rows > 0 && tokens < FEW_TOKENS)
+        log_message(LOG_WARNING, "%lld calibration tokens are few: with fewer than %d the result depends on which they are", (long long)tokens,
+                    FEW_TOKENS);
+    if (equal > 0)
+        log_message(LOG_WARNING, "%lld of %zu calibration rows %s equal to an earlier one, and %s nothing", (long long)equal, config->n_rows,
+                    equal == 1 ? "is" : "are", equal == 1 ? "adds" : "add");
+}
+
+/* ---- the plan ---- */
+
+static Status list_layers(Ptq *ptq) {
+    PtqReport *report = ptq->report;
+    report->n_layers = ptq->model->n_linears;
+    report->layers = arena_zero(report->arena, (report->n_layers + 1) * sizeof *report->layers);
+    if (!report->layers) return ST_RESOURCE;
+    double bits = 0, weights = 0;
+    const double none = (double)NAN;
+    for (size_t i = 0; i < report->n_layers; i++) {
+        const Linear *linear = ptq->model->linears[i];
+        report->layers[i] = (PtqLayer){.path = arena_strdup(report->arena, linear->path),
+                                       .layer = ptq_layer_of(ptq->model, linear->path),
+                                       .quantised = is_chosen(ptq, linear),
+                                       .damp = none,
+                                       .loss = none,
+                                       .ratio = none,
+                                       .bound = none,
+                                       .error = none,
+                                       .rtn_error = none};
+        if (!report->layers[i].path) return ST_RESOURCE;
+        if (!report->layers[i].quantised) continue;
+        const Grid grid = ptq_grid(ptq, linear);
+        const double count = (double)(linear->out * linear->in), zeros = grid.kind == GRID_ASYMMETRIC ? grid.bits : 0;
+        bits += count * (grid.bits + ((double)dtype_bytes(ptq->scales, 1) * 8 + zeros) / (double)grid.group);
+        weights += count;
+        report->n_quantised++;
+    }
+    report->bits = weights > 0 ? bits / weights : 0;
+    report->tied = ptq->model->head == ptq->model->embed;
+    return report->n_quantised > 0 ? ST_OK : status_fail(ST_USAGE, "no linear layer of '%s' is left to quantise", ptq->model->dir);
+}
+
+static void plan_memory(Ptq *ptq) {
+    const ModelConfig *c = &ptq->model->config;
+    PtqMemory *memory = &ptq->report->memory;
+    int64_t weights = 0, widest = 0, longest = 0;
+    for (size_t i = 0; i < ptq->model->n_linears; i++) {
+        const Linear *linear = ptq->model->linears[i];
+        if (!ptq->report->layers[i].quantised || ptq->report->layers[i].layer > 0) continue;
+        weights += linear->out * linear->in;
+        widest = MAX(widest, MAX(linear->in, linear->out));
+    }
+    for (size_t b = 0; b < ptq->n_batches; b++) longest = MAX(longest, ptq->batches[b].n_tokens);
+    const size_t sets = ptq->report->held_rows > 0 ? 2 : 1;
+    const int64_t square = widest * widest;
+    memory->hidden = (size_t)ptq->n_tokens * dtype_bytes(ptq->model->compute, c->hidden_size) * (ptq->method->scales_inputs ? 2 : 1);
+    /* sums in double and as products read them; the factor of gptq and the room to find it */
+    if (ptq->method->scales_inputs) memory->sums = sets * 8 * (size_t)(square + 3 * c->hidden_size * c->hidden_size);
+    memory->sums += !ptq->n_batches ? 0 : (size_t)square * (12 * sets + (strcmp(ptq->method->name, "gptq") == 0 ? 24 : 0));
+    memory->layer = (size_t)weights * 13 + (size_t)(widest * c->hidden_size) * 33;
+    memory->batch = (size_t)longest * (size_t)(6 * c->hidden_size + 4 * widest) * sizeof(float);
+}
+
+/* ---- a decoder layer ---- */
+
+static Status open_matrix(Ptq *ptq, size_t i) {
+    Linear *linear = ptq->model->linears[i];
+    PtqMatrix *matrix = &ptq->matrices[ptq->n_matrices++];
+    const Grid grid = ptq_grid(ptq, linear);
+    *matrix = (PtqMatrix){.linear = linear,
+                          .report = &ptq->report->layers[i],
+                          .stored = weight_file_find(ptq->model->files, linear->weight->name),
+                          .weight = arena_alloc(ptq->layer_arena, (size_t)(linear->out * linear->in) * sizeof(double)),
+                          .weight_before = linear->weight,
+                          .bias_before = linear->bias};
+    if (!matrix->weight) return ST_RESOURCE;
+    tensor_read(linear->weight, matrix->weight);
+    if (matrix->stored) model_drop_pages(ptq->model, matrix->stored->data, matrix->stored->bytes);
+    return codes_new(ptq->layer_arena, &grid, linear->out, linear->in, &matrix->codes);
+}
+
+static Status open_layer(Ptq *ptq, int64_t layer) {
+    ptq->layer = layer;
+    ptq->n_matrices = 0;
+    ptq->n_inputs = ptq->n_plain = 0;
+    ptq->matrices = arena_alloc(ptq->layer_arena, (ptq->model->n_linears + 1) * sizeof *ptq->matrices);
+    if (!ptq->matrices) return ST_RESOURCE;
+    for (size_t i = 0; i < ptq->report->n_layers; i++)
+        if (ptq->report->layers[i].layer == layer && ptq->report->layers[i].quantised) TRY(open_matrix(ptq, i));
+    return ST_OK;
+}
+
+static void close_layer(Ptq *ptq) {
+    for (size_t i = 0; i < ptq->n_matrices; i++) {
+        ptq->matrices[i].linear->weight = ptq->matrices[i].weight_before;
+        ptq->matrices[i].linear->bias = ptq->matrices[i].bias_before;
+    }
+    ptq->n_matrices = 0;
+    arena_reset(ptq->layer_arena);
+    arena_reset(ptq->inputs_arena);
+}
+
+static Status quantise_inputs(Ptq *ptq, PtqInputs *inputs) {
+    for (int m = 0; m < inputs->n; m++)
+        if (!inputs->matrices[m]->done) TRY(ptq_quantise(ptq, inputs, inputs->matrices[m]));
+    return ST_OK;
+}
+
+static Status quantise_unseen(Ptq *ptq, bool experts) {
+    for (size_t i = 0; i < ptq->n_matrices; i++)
+        if (!ptq->matrices[i].done && (!experts || ptq->matrices[i].linear->together)) TRY(ptq_quantise(ptq, NULL, &ptq->matrices[i]));
+    return ST_OK;
+}
+
+/* Products of the layer one after the other: the inputs of each are made by what is quantised already. */
+static Status quantise_in_turn(Ptq *ptq) {
+    for (int call = 0;; call++) {
+        bool reached;
+        TRY(ptq_pass(ptq, call, &reached));
+        if (!reached) return ST_OK;
+        TRY(quantise_inputs(ptq, &ptq->inputs[call]));
+        arena_reset(ptq->inputs_arena);
+    }
+}
+
+static Status quantise_layer(Ptq *ptq, int64_t layer) {
+    TRY(open_layer(ptq, layer));
+    if (ptq->n_batches > 0) {
+        bool reached;
+        if (ptq->method->scales_inputs) TRY(ptq_pass(ptq, PTQ_PLAIN, &reached));
+        TRY(quantise_unseen(ptq, true)); /* experts */
+        TRY(quantise_in_turn(ptq));
+    }
+    TRY(quantise_unseen(ptq, false));
+    return ptq_write_until(ptq, layer);
+}
+
+static Status quantise_layers(Ptq *ptq) {
+    const int64_t n = ptq->model->config.num_hidden_layers;
+    for (int64_t layer = 0; layer < n; layer++) {
+        work_at("quantising, layers", (uint64_t)layer, (uint64_t)n);
+        Status status = quantise_layer(ptq, layer);
+        close_layer(ptq);
+        TRY(status);
+        if (ptq->config->on_layer) ptq->config->on_layer(ptq->config->context, ptq->report, layer + 1);
+    }
+    work_end("quantising, layers");
+    return ptq_write_until(ptq, INT64_MAX);
+}
+
+static void tell_of_layers(const Ptq *ptq) {
+    const PtqReport *report = ptq->report;
+    size_t unseen = 0, dead = 0, together = 0, worse = 0;
+    for (size_t i = 0; i < report->n_layers; i++) {
+        unseen += report->layers[i].quantised && !report->layers[i].by_rows;
+        dead += report->layers[i].dead > 0;
+        worse += report->layers[i].worse;
+        together += ptq->model->linears[i]->copies > 0;
+    }
+    if (together > 0) log_message(LOG_WARNING, "%zu weights of all experts together stay as they are", together);
+    if (unseen > 0 && ptq->method->needs_rows)
+        log_message(LOG_WARNING, "%zu layers, whose inputs calibration does not see, are rounded to nearest", unseen);
+    if (worse > 0)
+        log_message(
+            LOG_WARNING,
+            "%s is worse than rounding to nearest in %zu of %zu layers, on rows held back; --fallback keeps the better one, and more rows may help",
+            ptq->method->name, worse, report->n_quantised);
+    if (dead > 0) log_message(LOG_WARNING, "%zu layers have inputs that are 0 in all calibration rows; quantize.json has their numbers", dead);
+    if (report->uncorrected > 0)
+        log_message(LOG_WARNING, "%zu layers have no bias, and config.json of %s cannot give them one: they are not corrected", report->uncorrected,
+                    ptq->model->config.model_type);
+}
+
+/* ---- the comparison ---- */
+
+typedef struct RoundingWatch {
+    const PtqReport *report;
+} RoundingWatch;
+
+static Tensor *see_rounding(void *context, Tape *tape, const Linear *const *linears, int n, Tensor *x) {
+    (void)n;
+    const PtqLayer *layer = &((const RoundingWatch *)context)->report->layers[linears[0]->index];
+    return layer->quantised ? ptq_rounded_inputs(tape, x, layer->bound > 0 ? layer->bound : 0) : x;
+}
+
+static Status compare_models(Ptq *ptq, const char *made) {
+    const PtqConfig *config = ptq->config;
+    const ModelOptions options = {.device = config->runtime.device, .compute = config->runtime.compute, .skip_nan_check = true};
+    RoundingWatch rounding = {ptq->report};
+    const LinearWatch watch = {&rounding, see_rounding};
+    Model *original, *changed = NULL;
+    TRY(model_load(config->model, &options, &original));
+    Status status = model_load(made, &options, &changed);
+    if (status == ST_OK)
+        status =
+            models_compare(original, changed, ptq->method->rounds_inputs ? &watch : NULL, config->eval, config->n_eval, &ptq->report->comparison);
+    model_free(changed);
+    model_free(original);
+    TRY(status);
+    ptq->report->evaluated = true;
+    if (!(config->max_kl > 0) || ptq->report->comparison.kl <= config->max_kl) return ST_OK;
+    status_fail(ST_NUMERIC, "the result is too far from the original: KL %.4g nats, not at most %g; nothing was written", ptq->report->comparison.kl,
+                config->max_kl);
+    return status_hint(ST_NUMERIC, "more bits, smaller groups, --method gptq or more calibration rows bring it closer");
+}
+
+/* ---- from start to end ---- */
+
+static Status write_report(const Ptq *ptq, const char *made) {
+    JsonWriter w = {0};
+    const char *path = path_join(ptq->arena, made, "quantize.json");
+    if (!path) return ST_RESOURCE;
+    ptq_write_json(ptq->config, ptq->report, &w);
+    str_append(&w.text, "\n");
+    Status status = file_write_all(path, str_text(&w.text), w.text.len);
+    jw_release(&w);
+    return status;
+}
+
+static Status write_output(void *context, const char *made) {
+    Ptq *ptq = context;
+    TRY(check_output(ptq)); /* another process may have created it meanwhile */
+    TRY(ptq_write_begin(ptq, made));
+    Status status = quantise_layers(ptq);
+    if (status != ST_OK) {
+        safetensors_abandon(ptq->writer);
+        return status;
+    }
+    TRY(ptq_write_end(ptq, made));
+    tell_of_layers(ptq);
+    if (ptq->config->n_eval > 0) TRY(compare_models(ptq, made));
+    return write_report(ptq, made);
+}
+
+static Status open_base(Ptq *ptq) {
+    const PtqConfig *config = ptq->config;
+    TRY(model_load(config->model, &(ModelOptions){.device = config->runtime.device, .compute = config->runtime.compute, .streamed = true},
+                   &ptq->model));
+    TRY(check_base(ptq->model));
+    TRY(check_skip(ptq));
+    ptq->scales = scale_dtype(ptq->model);
+    TRY(choose_group(ptq));
+    choose_biases(ptq);
+    if (config->n_rows == 0 || ptq->model->n_shared == 0) return ST_OK;
+    status_fail(ST_USAGE, "layers of %s read results of earlier ones: calibration does not run them one by one", ptq->model->config.model_type);
+    return status_hint(ST_USAGE, "--method rtn without --rows needs no calibration");
+}
+
+static Status run_ptq(Ptq *ptq) {
+    Str kept = {0};
+    TRY(check_settings(ptq->config, ptq->method));
+    TRY(check_output(ptq));
+    TRY(open_base(ptq));
+    TRY(list_layers(ptq));
+    tell_of_rows(ptq->config);
+    if (ptq->config->n_rows > 0) TRY(ptq_rows_begin(ptq));
+    plan_memory(ptq);
+    if (ptq->config->on_plan) ptq->config->on_plan(ptq->config->context, ptq->report);
+    Status status = dir_build_with_backup(ptq->config->output, write_output, ptq, &kept);
+    if (status == ST_OK && kept.len > 0 && !(ptq->report->kept = arena_strdup(ptq->report->arena, str_text(&kept)))) status = ST_RESOURCE;
+    str_release(&kept);
+    return status;
+}
+
+Status ptq_run(const PtqConfig *config, PtqReport **report) {
+    Ptq ptq = {.config = config,
+               .method = ptq_method_named(config->method),
+               .arena = arena_new(0),
+               .layer_arena = arena_new(0),
+               .inputs_arena = arena_new(0),
+               .work_arena = arena_new(0),
+               .report = calloc(1, sizeof *ptq.report)};
+    *report = NULL;
+    if (ptq.report) ptq.report->arena = arena_new(0);
+    const bool there = ptq.arena && ptq.layer_arena && ptq.inputs_arena && ptq.work_arena && ptq.report && ptq.report->arena;
+    Status status = there ? run_ptq(&ptq) : status_fail(ST_RESOURCE, "out of memory");
+    work_end("quantising, layers");
+    ptq_rows_end(&ptq);
+    json_decref(ptq.settings);
+    model_free(ptq.model);
+    arena_free(ptq.work_arena);
+    arena_free(ptq.inputs_arena);
+    arena_free(ptq.layer_arena);
+    arena_free(ptq.arena);
+    if (status == ST_OK)
+        *report = ptq.report;
+    else
+        ptq_free(ptq.report);
+    return status;
+}
+
+void ptq_free(PtqReport *report) {
+    if (!report) return;
+    arena_free(report->arena);
+    free(report);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of post-training quantisation share: ptq.c (the life of a run), ptq_pass.c (inputs of layers), ptq_methods.c, ptq_write.c. */
+#ifndef TUNE_PTQ_PARTS_H
+#define TUNE_PTQ_PARTS_H
+
+#include "lib/deploy/compress/awq.h"
+#include "lib/deploy/compress/gptq.h"
+#include "lib/deploy/compress/ptq.h"
+#include "lib/model/block.h"
+#include "lib/model/safetensors.h"
+
+typedef struct Ptq Ptq;
+/* A linear layer in work. Arrays are of the decoder layer's arena. */
+typedef struct PtqMatrix {
+    Linear *linear;
+    PtqLayer *report;
+    const StoredTensor *stored; /* its weight */
+    double *weight;             /* (out, in): as stored, with rows folded; columns are not scaled */
+    const double *columns;      /* (in): scales; NULL: 1 */
+    Codes codes;                /* of the weight with scaled columns */
+    bool done;
+    double *bias; /* (out): the bias to write, if it is changed or new; NULL: as it is */
+    Tensor *weight_before, *bias_before;
+} PtqMatrix;
+/* The tensor that some linear layers read, in the order of a decoder layer's forward pass. */
+typedef struct PtqInputs {
+    PtqMatrix *matrices[LINEARS_MOST]; /* n of them, those that are quantised */
+    int n, n_readers;                  /* n_readers: all layers that read it */
+    const Sublayer *sublayer;
+    bool first; /* of its sublayer: it is the normalised residual stream */
+    InputSums sums, held;
+    float *sample; /* (n_sample, in): some of the inputs as they are; int8 only */
+    int64_t n_sample, seen;
+    GramProducts gram, held_gram; /* of the method and of errors; made when all rows were seen */
+    GptqFactor factor;
+    double *columns; /* (in): scales, applied to all matrices; NULL: none */
+    double ratio;
+} PtqInputs;
+enum { PTQ_MOST_INPUTS = 16 };
+
+typedef struct PtqMethod {
+    const char *name;
+    bool needs_rows;
+    bool scales_inputs;                             /* scales of columns are found with the inputs of the original model, as published */
+    bool rounds_inputs;                             /* activations are rounded too */
+    Status (*prepare)(Ptq *ptq, PtqInputs *inputs); /* once for the layers of an input; NULL: nothing */
+    Status (*round)(Ptq *ptq, PtqInputs *inputs, PtqMatrix *matrix); /* inputs NULL: its inputs were not seen. Fills codes */
+} PtqMethod;
+#define PTQ(name, help) extern const PtqMethod ptq_##name;
+#include "lib/deploy/compress/ptq.def"
+#undef PTQ
+const PtqMethod *ptq_method_named(const char *name); /* NULL: there is none */
+
+/* Rows that a pass computes together. */
+typedef struct PtqBatch {
+    const int32_t *ids;
+    const Segment *segments;
+    int32_t n_segments;
+    int64_t n_tokens, at; /* at: its first token in the hidden states */
+    bool held;
+} PtqBatch;
+
+struct Ptq {
+    const PtqConfig *config;
+    const PtqMethod *method;
+    Model *model;
+    /* of the run; of a decoder layer; of the inputs gathered in one pass; of the work on one matrix */
+    Arena *arena, *layer_arena, *inputs_arena, *work_arena;
+    PtqReport *report;
+    DType scales;      /* in which scales are written */
+    bool adds_bias[2]; /* attention, feed-forward: all their layers get a bias */
+    json_t *settings;  /* quantization_config */
+    SafetensorsWriter *writer;
+    size_t n_written; /* modules of the model so far */
+    uint64_t bytes;
+    /* rows */
+    PtqBatch *batches;
+    size_t n_batches;
+    int64_t n_tokens;
+    uint8_t *hidden;       /* (n_tokens, hidden_size) in model->compute: made by what is quantised already */
+    uint8_t *plain_hidden; /* the same of the original model; NULL unless the method needs it */
+    Tape *tape;
+    /* the decoder layer in work */
+    int64_t layer;
+    PtqMatrix *matrices;
+    size_t n_matrices;
+    PtqInputs inputs[PTQ_MOST_INPUTS], plain[PTQ_MOST_INPUTS]; /* plain: of the original model */
+    int n_inputs, n_plain;
+};
+
+/* ---- ptq.c ---- */
+
+Grid ptq_grid(const Ptq *ptq, const Linear *linear);
+int64_t ptq_layer_of(const Model *model, const char *path); /* the decoder layer that a module is in; -1: none */
+/* Whether the linear layer is in an attention block (0) or a feed-forward block (1) of its decoder layer; -1: neither. */
+int ptq_block_of(const Model *model, const Linear *linear, const Sublayer **sublayer);
+
+/* ---- ptq_pass.c ---- */
+
+Status ptq_rows_begin(Ptq *ptq); /* makes batches, and the hidden states of the embedding */
+void ptq_rows_end(Ptq *ptq);
+/* Runs the decoder layer in work on all rows up to product number `call`, and gathers its inputs in ptq->inputs[call]. *reached: false if the layer
+ * has no such product; then its outputs are kept for the next layer. PTQ_PLAIN: runs it on the hidden states of the original model, gathers all
+ * inputs in ptq->plain, and keeps its outputs. */
+enum { PTQ_PLAIN = -1 };
+Status ptq_pass(Ptq *ptq, int call, bool *reached);
+/* A copy of x, in the tape's memory, rounded to 8 bits: by a fixed bound, or if that is not above 0 each token by its own values. */
+Tensor *ptq_rounded_inputs(Tape *tape, Tensor *x, double bound);
+
+/* ---- ptq_methods.c ---- */
+
+Status ptq_quantise(Ptq *ptq, PtqInputs *inputs, PtqMatrix *matrix); /* rounds, measures, corrects, and puts the values into the model */
+
+/* ---- ptq_write.c ---- */
+
+Status ptq_write_begin(Ptq *ptq, const char *made); /* declares all tensors */
+Status ptq_write_until(Ptq *ptq, int64_t layer);    /* writes the modules up to and with this decoder layer; INT64_MAX: all */
+Status ptq_write_end(Ptq *ptq, const char *made);   /* completes weights, config.json and the other files */
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens a recipe's teacher and compares its tokens with the student's. */
+#include "lib/train/distil_teacher.h"
+
+static Status no_such_teaching(Status status) {
+    return status_hint(status, "a teacher of other tokens can still answer the prompts: distil.loss=sequence");
+}
+
+/* The first token that the two models have under another id, or that only one of them has. */
+static Status compare_tokens(const Tokenizer *student, const Tokenizer *teacher, const char *dir) {
+    int32_t id = tokenizer_difference(student, teacher);
+    if (id < 0) return ST_OK;
+    const char *ours = tokenizer_token(student, id), *theirs = tokenizer_token(teacher, id);
+    status_fail(ST_CONFIG, "'distil.teacher': token %d is '%s' in '%s', '%s' in the student", (int)id, theirs ? theirs : "(none)", dir,
+                ours ? ours : "(none)");
+    return no_such_teaching(ST_CONFIG);
+}
+
+/* Rows of the head beyond the tokenizer, and tokens that one side added, may differ. */
+static Status check_vocabulary(const char *dir, const Tokenizer *tokenizer, const Model *student, const Model *teacher) {
+    int64_t ours = student->config.vocab_size, theirs = teacher->config.vocab_size;
+    Tokenizer *own = NULL;
+    TRY(tokenizer_load_if_any(dir, &own));
+    Status status = ST_OK;
+    if (own && tokenizer)
+        status = compare_tokens(tokenizer, own, dir);
+    else if (ours != theirs)
+        status = no_such_teaching(status_fail(ST_CONFIG, "'distil.teacher': '%s' has %lld tokens, the student %lld, and a tokenizer is missing", dir,
+                                              (long long)theirs, (long long)ours));
+    tokenizer_free(own);
+    return status;
+}
+
+Status distil_teacher_open(const Recipe *recipe, const Tokenizer *tokenizer, const Model *student, Model **teacher) {
+    const char *dir = recipe->distil_teacher;
+    *teacher = NULL;
+    TRY(model_load(dir, &(ModelOptions){.device = student->device, .compute = student->compute}, teacher));
+    return check_vocabulary(dir, tokenizer, student, *teacher);
+}

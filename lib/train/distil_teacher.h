@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The teacher of a recipe, distil.teacher: a frozen model that reads the same tokens as the trained one. */
+#ifndef TUNE_DISTIL_TEACHER_H
+#define TUNE_DISTIL_TEACHER_H
+
+#include "lib/model/model.h"
+#include "lib/recipe/recipe.h"
+#include "lib/text/text.h"
+
+/* Loads the teacher on the student's device. tokenizer: the student's; NULL: it has none. Ids that only one of them has may differ, such as added
+ * tokens and rows of the embedding without a token. The caller calls model_free, also after a failure, unless *teacher is NULL. ST_CONFIG names the
+ * first id that is another token in each; ST_INPUT, ST_RESOURCE: as model_load. */
+Status distil_teacher_open(const Recipe *recipe, const Tokenizer *tokenizer, const Model *student, Model **teacher);
+
+#endif
