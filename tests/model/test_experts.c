@@ -24,11 +24,9 @@ static const struct {
     const char *name, *base;
     bool grads; /* PEFT loads the last one wrongly: its values are from merging by hand, without gradients */
 } goldens[] = {
-    {"families/lora/glm4_moe-converted", "families/glm4_moe", true},
-    {"families/lora/gpt_oss-experts", "families/gpt_oss", true},
+    {"families/lora/glm4_moe-converted", "families/glm4_moe", true},   {"families/lora/gpt_oss-experts", "families/gpt_oss", true},
     {"families/lora/gpt_oss-experts", "families/gpt_oss/mxfp4", true}, /* the same values as codes */
-    {"families/lora/glm4_moe-per-expert", "families/glm4_moe", false},
-    {"families/lora/lfm2-all", "families/lfm2", true},
+    {"families/lora/glm4_moe-per-expert", "families/glm4_moe", false}, {"families/lora/lfm2-all", "families/lfm2", true},
 };
 
 /* The gradient of a branch, in the layout and under the name of PEFT. */
