@@ -4,7 +4,7 @@
 #   folder  the folder $out, complete or missing   run     a run directory, which --resume completes
 # `again` is '' in the first run and --resume in later ones.
 SCENARIOS='tokenize:text render:text check:text inspect:text generate:text onednn:text eval:text solve:text
-    rows:file scores:file filter:file convert:file grad:file show:file page:file copy:file
+    rows:file scores:file asked:file filter:file convert:file grad:file show:file page:file copy:file
     merge:folder replace:folder init:folder quantize:folder tokenizer:file tokens:file
     lora:run full:run longer:run anew:run cached:run reward:run q_learning:run ppo:run dqn:run sac:run best:run packed:run turns:run grpo:run ppo_text:run dpo:run ilql:run synth:run teacher:run'
 command -v python3 >/dev/null || SCENARIOS=$(echo "$SCENARIOS" | sed 's/turns:run//') # its environment is a Python program
@@ -53,6 +53,7 @@ scenario() {
     solve) t mdp solve FrozenLake-v1 --gamma 0.9 --json ;;
     rows) t generate "$work/model" --input "$work/train.jsonl" --temperature 0 --max-new-tokens 4 -o "$out" --quiet ;;
     scores) t score "$work/model" "$work/train.jsonl" -o "$out" --logits "$out.logits" --quiet ;;
+    asked) t score "$work/model" "$work/train.jsonl" --top-k 4 --save "$out" --quiet ;;
     filter) t data filter "$work/train.jsonl" -o "$out" --rejected "$out.rejected" --quiet ;;
     convert) t data filter "$work/rows.csv" -o "$out" --quiet ;;
     grad) t grad "$work/model" "$work/texts.jsonl" -o "$out" --quiet ;;
