@@ -27,7 +27,7 @@ ShardKind recipe_shard(const Recipe *recipe);
 DType recipe_compute(const Recipe *recipe);               /* auto: bf16 only if the processor multiplies bf16 natively */
 Checkpointing recipe_checkpointing(const Recipe *recipe); /* train.checkpointing */
 /* Calls recipe_unread for each key that the recipe sets and that only other optimisers or schedules read; and for train.save_dtype if there is a lora
- * section. */
+ * section. ST_CONFIG: model.activations, of which training takes only exact. */
 Status recipe_check_choices(const Recipe *recipe);
 
 #endif

@@ -56,6 +56,10 @@ static Status check_chooser(const Recipe *recipe, const Chooser *chooser, const 
 }
 
 Status recipe_check_choices(const Recipe *recipe) {
+    if (recipe->model_activations != MODEL_ACTIVATIONS_EXACT) {
+        status_fail(ST_CONFIG, "'model.activations: int8' rounds what gradients are computed from, and training needs exact products");
+        return status_hint(ST_CONFIG, "leave it out; tune chat, generate, score and serve have --activations int8 for the trained model");
+    }
     if (recipe->has_lora)
         TRY(recipe_unread(recipe, "train.save_dtype", "leave it out: adapters are stored in f32", "does nothing with a 'lora' section"));
     TRY(check_chooser(recipe, &(Chooser){"train.optimizer", an_optimizer}, recipe->train_optimizer));
