@@ -80,10 +80,10 @@ static void op_activation_make(Tape *tape, Tensor *y, bool backward) {
 
 void recompute_run(Tape *tape, Tensor *y) { op_activation_make(tape, y, false); }
 
-void recompute_backward(Tape *tape, Tensor *y) {
+void recompute_backward(Tape *tape, Tensor *y, const char *reader) {
     const Recompute *recompute = recompute_of(y);
     if (!recompute || tape_status(tape) != ST_OK) return;
-    profile_part(tape_device(tape), "linear", true);
+    profile_part(tape_device(tape), reader, true);
     if (!y->grad) { /* not needed */
         op_activation_make(tape, y, true);
         return;

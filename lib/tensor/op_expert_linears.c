@@ -481,7 +481,7 @@ static void experts_backward(Tape *tape, Node *node) {
     }
     if (tape_status(tape) != ST_OK) return;
     if (dgathered) dslots_end(tape, attributes, x, dgathered);
-    recompute_backward(tape, x);
+    recompute_backward(tape, x, node->op);
     const Tensor *rows = trained && tape_status(tape) == ST_OK ? slot_rows(tape, attributes, x, &gathered) : NULL;
     for (int i = 0; rows && i < attributes->n; i++) {
         const Tensor *dy = node->outputs[i]->grad;

@@ -148,7 +148,7 @@ static void linear_backward(Tape *tape, Node *node) {
         Layer layer = layer_of(node, i);
         if (dy[i] && tape_status(tape) == ST_OK) dh[i] = layer_backward(tape, node, &layer, dy[i], &room);
     }
-    recompute_backward(tape, node->inputs[X]); /* its values exist again, its gradient does not */
+    recompute_backward(tape, node->inputs[X], node->op); /* its values exist again, its gradient does not */
     if (tape_status(tape) != ST_OK) return;
     factors_backward(tape, node, dy, dh, n, &room);
     weights_backward(tape, node, dy, n);

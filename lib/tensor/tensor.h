@@ -670,9 +670,10 @@ Tensor *dora_norms(Tape *tape, const Tensor *weight, const LoraBranch *lora);
  * runs, and again when the gradient passes the activation. */
 Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up);
 /* For that reader; all three do nothing if y is an ordinary tensor. recompute_run computes y's values. recompute_backward passes y's gradient,
- * which must be complete, on to x and up, and puts y's values in its place. recompute_end frees the values. */
+ * which must be complete, on to x and up, and puts y's values in its place; reader: the op that called it, whose seconds the profile counts until
+ * here. recompute_end frees the values. */
 void recompute_run(Tape *tape, Tensor *y);
-void recompute_backward(Tape *tape, Tensor *y);
+void recompute_backward(Tape *tape, Tensor *y, const char *reader);
 void recompute_end(Tape *tape, Tensor *y);
 
 /* ---- the gradient check, driven by ops.def: every op supplies an example ---- */
