@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench codes: products with quantised weights, of one token, of eight and of many, beside those with weights in bf16 and f32. */
+/* tune-bench codes: measures products of one, eight and many tokens with quantised weights, and the same with weights in bf16 and f32. */
 #include "lib/base/system.h"
 #include "cmd/app/terminal.h"
 #include "cmd/bench/bench.h"

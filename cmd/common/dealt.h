@@ -21,7 +21,7 @@ size_t dealt_first(size_t n, int rank);
 Status dealt_check(const Model *model, uint64_t rows);
 /* To be called between parts of long work: fails if another rank has failed. */
 Status dealt_poll(void);
-/* Copies values to all ranks: x (first[ranks]), of which rank r has first[r] .. first[r + 1] - 1. */
+/* Copies values to all ranks: x (first[ranks]). Before the call rank r has elements first[r] .. first[r + 1] - 1. */
 Status dealt_values(const char *name, double *x, const size_t *first);
 /* Copies what each rank says to all: all (ranks, bytes). */
 Status dealt_words(const char *name, const void *mine, size_t bytes, void *all);

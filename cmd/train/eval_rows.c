@@ -75,7 +75,7 @@ static Status eval_some(EvalRows *job, Tape *tape, size_t first, size_t end, Bat
     return status_hint(ST_NUMERIC, "the model's results are not finite there: check its weights, or try --compute f32");
 }
 
-/* Ranks take turns with the batches. sums: (n_batches), of which those of this rank's batches are set. */
+/* Ranks take turns with the batches. sums: (n_batches); those of this rank's batches are set. */
 static Status eval_batches(EvalRows *job, BatchSums *sums) {
     Tape *tape = tape_new(job->opened->model->device, job->opened->model->compute, 0);
     Batch batch = {0};

@@ -122,7 +122,7 @@ static Status choose_group(Ptq *ptq) {
                 : status_hint(ST_USAGE, "--group -1 is a whole row");
 }
 
-/* Families of which config.json can give biases to layers that have none. Source: the configurations of transformers. */
+/* Families whose config.json can add biases to layers that have none by default. Source: the configurations of transformers. */
 static void choose_biases(Ptq *ptq) {
     static const char *const attention[] = {"llama", "granite", "smollm3", "qwen3", "olmo2", "gemma2"}, *const both[] = {"llama", "granite",
                                                                                                                          "smollm3"};
