@@ -257,6 +257,7 @@ Status cmd_quantize(int argc, char **argv) {
         {"--calibrate", OPTION_TEXT, &job.config.calibrate, "absmax|percentile|mse|entropy",
          "int8: activations get fixed ranges, chosen so (each token has its own)"},
         {"--bias-correction", OPTION_TEXT, &job.config.bias_correction, "none|mean|mean_var", "correct the outputs' means, or means and variances"},
+        {"--no-clip", OPTION_FLAG, &job.config.no_clip, NULL, "awq: values are not cut"},
         {"--fallback", OPTION_FLAG, &job.config.fallback, NULL, "keep rounding to nearest where the method is worse on rows held back"},
         {"--skip", OPTION_LIST, &job.skip, "NAME", "a linear layer that stays as it is, such as down_proj; repeatable"},
         {"--samples", OPTION_INT, &job.samples, "N", "calibration rows at most, chosen by the seed"},

@@ -30,7 +30,8 @@ speed() { # tokens a second after the first ones: of the model, named so
 make() { # a model with these options, and what it cost
     begin=$(date +%s) name=$1
     shift
-    "$tune" quantize "$model" -o "$out/$name" "$@" --force --rows "$out/rows.jsonl" --eval "$out/eval.jsonl" --json --quiet >"$out/$name.new" 2>"$out/$name.log"
+    [ "$2" = rtn ] || set -- "$@" --rows "$out/rows.jsonl"
+    "$tune" quantize "$model" -o "$out/$name" "$@" --force --eval "$out/eval.jsonl" --json --quiet >"$out/$name.new" 2>"$out/$name.log"
     echo $(($(date +%s) - begin)) >"$out/$name.seconds"
     mv "$out/$name.new" "$out/$name.json"
 }

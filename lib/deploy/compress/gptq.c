@@ -30,8 +30,8 @@ static double dot(const double *a, const double *b, int64_t n) {
     return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7])) + sum;
 }
 
-/* Columns first..end-1 of the factor, in the rows of these columns. The columns before them are subtracted already. least: squares of the diagonal are
- * above it. */
+/* Columns first..end-1 of the factor, in the rows of these columns. The columns before them are subtracted already. False: a square of the
+ * diagonal is not above `least`. */
 static bool factor_corner(double *a, int64_t n, int64_t first, int64_t end, double least) {
     for (int64_t j = first; j < end; j++) {
         double *row = a + j * n;

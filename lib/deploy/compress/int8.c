@@ -26,8 +26,8 @@ void round_activations(double *x, int64_t n, double bound) {
     for (int64_t i = 0; i < n && scale > 0; i++) x[i] = scale * MIN(MAX(rint(x[i] / scale), -INT8_MOST), INT8_MOST);
 }
 
-/* x W^T with the weight's rows of 8 bits and x rounded already, and without both: the sums over all outputs of the squares of the exact ones and of the
- * differences. given: x / scales, rounded. */
+/* x W^T as it is, and with rows of W of 8 bits and x rounded already: the sums over all outputs of the squares of the first and of the differences.
+ * given: x / scales, rounded. */
 static Status member_error(const WeightGroup *group, int m, const Grid *grid, Tensor *exact_x, Tensor *given, const double *scales, Arena *arena,
                            double sums[2]) {
     const int64_t out = group->outs[m], in = group->in, tokens = tensor_rows(given);
