@@ -38,7 +38,8 @@ def write_rows(out):
         for line in file:
             row = json.loads(line)
             messages = row.get("messages") or [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["answer"]}]
-            found.append(list(tokenizer(tokenizer.apply_chat_template(messages, tokenize=False), add_special_tokens=False).input_ids))
+            text = tokenizer.apply_chat_template(messages, tokenize=False) if tokenizer.chat_template else "\n".join(message["content"] for message in messages)
+            found.append(list(tokenizer(text, add_special_tokens=False).input_ids))
     held, found = found[-options.eval :], found[: -options.eval]
     if options.length:
         joined = [token for ids in found for token in ids]
@@ -102,7 +103,7 @@ def main():
     subprocess.run([*again, "rows"], check=True)
     for _ in range(options.rounds):
         measured("peer", [*again, "peer"])
-        measured("tune", [options.tune, "quantize", options.model, "-o", os.path.join(options.out, "tune"), "--method", "gptq", "--group", str(options.group), "--rows",
+        measured("tune", [options.tune, "quantize", options.model, "-o", os.path.join(options.out, "tune"), "--method", "gptq", "--act-order", "--group", str(options.group), "--rows",
                           os.path.join(options.out, "rows.jsonl"), "--samples", str(options.rows), "--threads", str(options.threads), "--force", "--quiet"])
     subprocess.run([*again, "kl"], check=True)
 

@@ -14,7 +14,7 @@ mkdir -p "$out"
 head -n "$n" "$rows" >"$out/rows.jsonl"
 tail -n "$n_eval" "$rows" >"$out/eval.jsonl"
 
-number() { sed -n "s/.*\"$2\": \\([-+.e0-9]*\\).*/\\1/p" "$1"; }
+number() { sed 's/"layers": .*//' "$1" | sed -n "s/.*\"$2\": \\([-+.e0-9]*\\).*/\\1/p"; }
 seconds() { # for so many new tokens
     begin=$(date +%s.%N)
     "$tune" generate "$1" --prompt 'Natalia sold clips to 48 of her friends.' --greedy --max-new-tokens "$2" --logit-bias 2=-100 --quiet >/dev/null 2>&1
