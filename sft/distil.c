@@ -146,11 +146,18 @@ static TeacherStates ask_teacher(const Distil *distil, Tape *tape, const Batch *
     return states;
 }
 
-/* Adds the losses of the batch's tokens to the sums, and leaves the gradient of each in distil->values. */
-static Status count_tokens(Distil *distil, const Divergences *d, const Pass *pass, const Batch *batch, LossSums *sums) {
-    int64_t n = batch->n_targets;
+/* Writes the gradient of each token's loss to distil->values. */
+static Status write_upstream(Distil *distil, const Pass *pass, const Batch *batch) {
+    const int64_t n = batch->n_targets;
     if (n > distil->cap_values) TRY(array_resize(&distil->values, (size_t)n, sizeof *distil->values, "trained tokens"));
     distil->cap_values = MAX(distil->cap_values, n);
+    for (int64_t i = 0; i < n; i++) distil->values[i] = batch->weights[i] / pass->divisor;
+    return ST_OK;
+}
+
+/* Adds the losses of the batch's tokens to the sums. */
+static void count_tokens(Distil *distil, const Divergences *d, const Pass *pass, const Batch *batch, LossSums *sums) {
+    const int64_t n = batch->n_targets;
     const Tensor *const from[] = {d->loss, d->divergence, d->logprob, d->agreement};
     double totals[COUNT_OF(from)] = {0}, count = 0;
     for (size_t k = 0; k < COUNT_OF(from) && device_computes(tape_device(pass->tape)); k++) {
@@ -164,8 +171,6 @@ static Status count_tokens(Distil *distil, const Divergences *d, const Pass *pas
     distil->sums[SUM_CROSS_ENTROPY] -= totals[2];
     distil->sums[SUM_AGREEMENT] += totals[3];
     distil->sums[SUM_WEIGHTS] += count;
-    for (int64_t i = 0; i < n; i++) distil->values[i] = batch->weights[i] / pass->divisor;
-    return ST_OK;
 }
 
 Status distil_batch(Distil *distil, const Model *student, const Pass *pass, const Batch *batch, LossSums *sums) {
@@ -184,10 +189,11 @@ Status distil_batch(Distil *distil, const Model *student, const Pass *pass, cons
     if (distil->attention > 0) model_batch.shown = &shown;
     Tensor *hidden = model_forward(student, tape, &model_batch);
     const Tensor *head = distil->teacher ? distil->teacher->head : NULL;
+    TRY(write_upstream(distil, pass, batch));
+    args->upstream = distil->values;
     Divergences d = op_token_divergence(tape, hidden, student->head, teacher.hidden, head, rows, targets, args);
     TRY(tape_status(tape));
-    TRY(count_tokens(distil, &d, pass, batch, sums));
-    tensor_seed_grad(tape, d.loss, distil->values);
+    count_tokens(distil, &d, pass, batch, sums);
     return distil_add_inner(distil, pass, hidden, &shown, &teacher, sums);
 }
 
