@@ -11,8 +11,8 @@
 
 /* ---- opening ---- */
 
-/* teacher: NULL if it is a file. */
-static DivergenceArgs args_of(const Recipe *recipe, const Model *student, const Model *teacher) {
+static DivergenceArgs args_of(const Recipe *recipe, const Model *student, const Distil *distil) {
+    const Model *teacher = distil->teacher;
     static const DivergenceKind kinds[] = {[DISTIL_LOSS_KL] = DIVERGENCE_KL,
                                            [DISTIL_LOSS_REVERSE_KL] = DIVERGENCE_REVERSE_KL,
                                            [DISTIL_LOSS_JSD] = DIVERGENCE_JSD,
@@ -23,6 +23,7 @@ static DivergenceArgs args_of(const Recipe *recipe, const Model *student, const 
                             .beta = recipe->distil_beta,
                             .squared = recipe->distil_times_temperature_squared,
                             .top_k = (int)recipe->distil_top_k,
+                            .top_vocab = distil->file ? MIN(top_file_shape(distil->file).vocab, student->config.vocab_size) : 0,
                             .softcap = student->logprob.softcap,
                             .teacher_softcap = teacher ? teacher->logprob.softcap : 0,
                             .scaling = student->logprob.temperature,
@@ -39,13 +40,10 @@ static Status check_generate(const Recipe *recipe) {
 
 /* Keys that have no effect: without a teacher, with this loss, or on a student's loss. */
 static Status check_keys(const Recipe *recipe) {
-    static const char *const keys[] = {
-        "distil.loss",      "distil.beta", "distil.temperature", "distil.times_temperature_squared", "distil.alpha", "distil.top_k", "distil.hidden",
-        "distil.attention", NULL};
-    if (!recipe->distil_teacher) {
-        for (size_t i = 0; keys[i]; i++) TRY(recipe_unread(recipe, keys[i], "name a teacher", "does nothing without 'distil.teacher'"));
-        return check_generate(recipe);
-    }
+    if (!recipe->distil_teacher && recipe->has_distil)
+        return status_hint(status_fail(ST_CONFIG, "section 'distil' names no teacher: 'distil.teacher' is missing"),
+                           "name a model directory, a .gguf file or a file of tune score --save; without a teacher: distil=null");
+    if (!recipe->distil_teacher) return check_generate(recipe);
     if (recipe->distil_loss == DISTIL_LOSS_SEQUENCE) return ST_OK; /* distil_answer checks its own */
     TRY(check_generate(recipe));
     if (recipe->distil_loss != DISTIL_LOSS_JSD) TRY(recipe_unread(recipe, "distil.beta", "leave it out", "is read by 'distil.loss: jsd' alone"));
@@ -73,25 +71,19 @@ static Status check_ids(const Trainer *trainer, const RecipeRows *rows, const Mo
 
 static Status open_teacher(Trainer *trainer, const RecipeRows *rows, RunPlan *plan, Distil *distil) {
     const Recipe *recipe = trainer->recipe;
-    char parameters[32], bytes[32];
     TRY(distil_teacher_open(recipe, rows->tokenizer, trainer->model, &distil->teacher));
     TRY(check_ids(trainer, rows, distil->teacher));
-    ModelMemory memory = model_memory(distil->teacher, false);
-    trainer->beside += memory.packed;
+    trainer->beside += model_memory(distil->teacher, false).packed;
     trainer_input(trainer, "distil.teacher", model_fingerprint(distil->teacher));
     TRY(distil_open_inner(trainer, distil));
-    format_number((double)params_count(&distil->teacher->params, false), 4, parameters);
-    run_plan_say(plan, "teacher: %s, %s parameters, %s", recipe->distil_teacher, parameters,
-                 format_bytes((double)(memory.mapped + memory.weights + memory.packed), bytes));
+    distil_teacher_say(recipe, distil->teacher, plan);
     return ST_OK;
 }
 
 static Status open_distil(Trainer *trainer, const RecipeRows *rows, RunPlan *plan, Distil *distil) {
     distil->rows = rows->train;
-    TRY((distil_is_file(trainer->recipe->distil_teacher) ? distil_open_file : open_teacher)(trainer, rows, plan, distil));
-    const int64_t vocab = distil->args.top_vocab;
-    distil->args = args_of(trainer->recipe, trainer->model, distil->teacher);
-    distil->args.top_vocab = vocab;
+    TRY((distil_teacher_is_file(trainer->recipe->distil_teacher) ? distil_open_file : open_teacher)(trainer, rows, plan, distil));
+    distil->args = args_of(trainer->recipe, trainer->model, distil);
     return ST_OK;
 }
 
