@@ -92,7 +92,7 @@ static void latent_keys(Made *made, uint32_t gating, uint32_t shared, float scal
     made_int(made, "deepseek2.rope.dimension_count", 16);
     made_int(made, "deepseek2.leading_dense_block_count", 1);
     made_int(made, "deepseek2.expert_shared_count", shared);
-    made_int(made, "deepseek2.expert_gating_func", gating);
+    if (gating) made_int(made, "deepseek2.expert_gating_func", gating);
     made_real(made, "deepseek2.expert_weights_scale", scale);
     yarn_keys(made, "deepseek2", 4, 16);
     if (tenth > 0) made_real(made, "deepseek2.rope.scaling.yarn_log_multiplier", tenth);
@@ -431,6 +431,20 @@ TEST(memory_of_turned_experts_is_that_of_codes) {
     }
 }
 
+/* A bias for the choice says that the router is one by sigmoids. */
+TEST(a_missing_gating_function_is_known_by_the_bias) {
+    Made made = {0};
+    char hf[600];
+    snprintf(hf, sizeof hf, "%s/ungated", test_folder);
+    latent_keys(&made, 0, 1, 2.5f, 0.1f);
+    made_int(&made, "deepseek2.attention.q_lora_rank", 32);
+    made_int(&made, "deepseek2.expert_group_count", 4);
+    made_int(&made, "deepseek2.expert_group_used_count", 2);
+    made_bool(&made, "deepseek2.expert_weights_norm", true);
+    make_pair(DEEPSEEK_V3, NULL, test_folder, hf, &made);
+    check_same_logits(made_save(&made, test_folder, "ungated.gguf"), hf, DT_F32, false);
+}
+
 /* Tensors of layers that predict further tokens are left out, whatever their names are. */
 TEST(prediction_layers_are_left_out) {
     Made made = {0}, more = {0};
@@ -534,6 +548,7 @@ int main(void) {
         cmocka_unit_test(plain_files_compute_what_their_directories_do),
         cmocka_unit_test(quantised_files_compute_and_train_what_their_directories_do),
         cmocka_unit_test(memory_of_turned_experts_is_that_of_codes),
+        cmocka_unit_test(a_missing_gating_function_is_known_by_the_bias),
         cmocka_unit_test(prediction_layers_are_left_out),
         cmocka_unit_test(what_is_not_known_is_refused),
         cmocka_unit_test(broken_files_are_refused_or_read),
