@@ -200,20 +200,21 @@ static void check_int8(const Layer *layer, const char *name, const double *scale
     const double *x = doubles_of(layer, "X_eval"), *want = doubles_of(layer, part(name, "y"));
     const StoredTensor *q = tensor_of(layer->file, part(name, "w_q")), *xq = tensor_of(layer->file, part(name, "x_q"));
     const double *x_scale = doubles_of(layer, part(name, "x_scale"));
-    double scaled[OUT * IN], y[EVAL * OUT] = {0};
+    double scaled[OUT * IN], rounded[OUT * IN], y[EVAL * OUT] = {0};
     Codes codes;
     for (int i = 0; i < OUT * IN; i++) scaled[i] = layer->weight[i] * scales[i % IN];
     check_ok(codes_new(layer->arena, &grid, OUT, IN, &codes));
     codes_round(&grid, scaled, &codes);
     check_close_f64(name, codes.scales, doubles_of(layer, part(name, "w_scale")), OUT, 0, 1e-9);
     for (int i = 0; i < OUT * IN; i++) assert_int_equal(codes.codes[i] - 128, (int8_t)q->data[i]);
+    codes_values(&codes, rounded);
     for (int t = 0; t < EVAL; t++) {
         double row[IN];
         for (int i = 0; i < IN; i++) row[i] = x[t * IN + i] / scales[i];
         round_activations(row, IN, 0);
         for (int i = 0; i < IN; i++) check_close(row[i], x_scale[t] * (int8_t)xq->data[t * IN + i], 1e-9);
         for (int o = 0; o < OUT; o++)
-            for (int i = 0; i < IN; i++) y[t * OUT + o] += row[i] * codes_get(&codes, o, i);
+            for (int i = 0; i < IN; i++) y[t * OUT + o] += row[i] * rounded[o * IN + i];
     }
     check_close_f64(name, y, want, COUNT_OF(y), 1e-9, 1e-9);
 }
