@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "lib/base/system.h"
+#include "lib/train/distil_teacher.h"
 #include "lib/train/rank_inputs.h"
 #include "lib/train/trained_model.h"
 #include "lib/train/training.h"
@@ -400,6 +401,7 @@ static Status text_rl_open(void *context, RunPlan *plan) {
     TRY(rank_inputs_agree(rl->comm, rl->recipe, inputs));
     TRY(text_memory(rl, &plan->memory));
     say_prompts(rl, plan);
+    if (rl->teacher) distil_teacher_say(rl->recipe, rl->teacher, plan);
     text_say_lanes(rl, plan);
     run_plan_text(plan, PLAN_RECORD, "algorithm", rl->algorithm->name);
     run_plan_count(plan, PLAN_RECORD, "prompts", (int64_t)rl->prompts.n);
