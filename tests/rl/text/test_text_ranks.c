@@ -99,18 +99,26 @@ TEST(a_value_model_of_its_own_is_not_divided) {
 }
 
 /* Every weight: the gradients of a pass leave while it goes on, and their memory is used again. */
+static void compare_whole(const char *name, const char *algorithm, const char *shard) {
+    char one[32], three[48], more[512], divided[600];
+    snprintf(one, sizeof one, "%s-1", name);
+    snprintf(three, sizeof three, "%s-3-%s", name, shard);
+    snprintf(more, sizeof more, "%s\nlora=null\ntrain.learning_rate=1e-3\nparallel.lanes=leaves\nparallel.bucket=1", algorithm);
+    snprintf(divided, sizeof divided, "%s\nparallel.shard=%s", more, shard);
+    if (!dir_exists(temp_file(test_folder, one))) run_on(1, &(RankedRun){policy_run, one, policy_lines(), more, .resume = false}, ST_OK);
+    run_on(3, &(RankedRun){policy_run, three, policy_lines(), divided, .resume = false}, ST_OK);
+    check_learned(one);
+    check_same_run(one, three, "model/model.safetensors", checkpoint);
+}
+
 TEST(whole_models_of_ranks_are_those_of_one_process) {
-    static const char more[] = LENGTH "rl.algorithm=grpo\nlora=null\ntrain.learning_rate=1e-3\nparallel.lanes=leaves\nparallel.bucket=1";
-    static const char *const shards[] = {"gradients", "optimizer", "none"};
-    run_on(1, &(RankedRun){policy_run, "whole-1", policy_lines(), more, .resume = false}, ST_OK);
-    check_learned("whole-1");
-    for (int i = 0; i < (long_tests() ? 3 : 1); i++) {
-        char name[32], lines[512];
-        snprintf(name, sizeof name, "whole-%s", shards[i]);
-        snprintf(lines, sizeof lines, "%s\nparallel.shard=%s", more, shards[i]);
-        run_on(3, &(RankedRun){policy_run, name, policy_lines(), lines, .resume = false}, ST_OK);
-        check_same_run("whole-1", name, "model/model.safetensors", checkpoint);
-    }
+    static const char grpo[] = LENGTH "rl.algorithm=grpo",
+                      gkd[] = "rl.algorithm=gkd\ndistil.teacher=recipes/demo/model\nrl.beta=0.5\nrl.temperature=1.5";
+    compare_whole("whole", grpo, "gradients");
+    compare_whole("student", gkd, "gradients");
+    if (!long_tests()) return;
+    compare_whole("whole", grpo, "optimizer");
+    compare_whole("whole", grpo, "none");
 }
 
 /* The ranks ask each other before a step, and save together. */
