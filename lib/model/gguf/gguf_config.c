@@ -271,12 +271,12 @@ static Status named_scaling(const Reading *reading, json_t **scaling) {
 static Status read_scaling(const Reading *reading) {
     int64_t original = 0;
     json_t *scaling = NULL;
-    TRY(divisors_scaling(reading, &scaling));
-    if (!scaling) TRY(named_scaling(reading, &scaling));
-    TRY(arch_int(reading, "rope.scaling.original_context_length", &original));
+    Status status = divisors_scaling(reading, &scaling);
+    if (status == ST_OK && !scaling) status = named_scaling(reading, &scaling);
+    if (status == ST_OK) status = arch_int(reading, "rope.scaling.original_context_length", &original);
     if (scaling && original > 0) json_object_set_new(scaling, "original_max_position_embeddings", json_integer(original));
     if (scaling) json_object_set_new(reading->config, "rope_scaling", scaling);
-    return ST_OK;
+    return status;
 }
 
 static Status read_positions(const Reading *reading, int64_t head_dim) {
