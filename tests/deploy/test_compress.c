@@ -539,43 +539,56 @@ TEST(whole_models) {
 }
 
 /* What is read from a directory of any number of bits is what was rounded. */
+static void check_written(const char *base, const char *format, int bits, bool symmetric) {
+    const char *dir = temp_file(test_folder, "bits");
+    const ModelOptions options = {.device = device_reference(), .compute = DT_F64, .dequantize = true};
+    const bool gptq = strcmp(format, "gptq") == 0;
+    const Grid grid = {.kind = symmetric ? GRID_SYMMETRIC : GRID_ASYMMETRIC, .bits = bits, .group = 16, .scales = gptq ? DT_F16 : DT_F64};
+    const PtqConfig config = {.model = base,
+                              .output = dir,
+                              .force = true,
+                              .method = "rtn",
+                              .format = format,
+                              .bits = bits,
+                              .group = 16,
+                              .symmetric = symmetric,
+                              .runtime = {device_reference(), DT_F64}};
+    Model *original, *written;
+    PtqReport *report;
+    check_ok(ptq_run(&config, &report));
+    ptq_free(report);
+    check_ok(model_load(base, &options, &original));
+    check_ok(model_load(dir, &options, &written));
+    for (size_t i = 0; i < original->n_linears; i++) {
+        const int64_t out = original->linears[i]->out, in = original->linears[i]->in;
+        Arena *arena = arena_new(0);
+        double *weight = arena_alloc(arena, (size_t)(out * in) * sizeof *weight), *got = arena_alloc(arena, (size_t)(out * in) * sizeof *got);
+        Codes codes;
+        tensor_read(original->linears[i]->weight, weight);
+        tensor_read(written->linears[i]->weight, got);
+        check_ok(codes_new(arena, &grid, out, in, &codes));
+        codes_round(&grid, weight, &codes);
+        codes_values(&codes, weight);
+        check_close_f64(original->linears[i]->path, got, weight, (size_t)(out * in), 0, 1e-6);
+        arena_free(arena);
+    }
+    model_free(written);
+    model_free(original);
+}
+
+#define SMALL                                                                                                         \
+    "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 40, \"hidden_size\": 64," \
+    " \"intermediate_size\": 160, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"  \
+    " \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": true}"
+
 TEST(written_bits) {
     static const int bits[] = {2, 3, 4, 8};
-    char base[512];
-    if (!shared_path("golden/models/llama", base, sizeof base)) skip();
-    for (size_t k = 0; k < COUNT_OF(bits); k++) {
-        const char *dir = temp_file(test_folder, "bits");
-        const ModelOptions options = {.device = device_reference(), .compute = DT_F64, .dequantize = true};
-        const Grid grid = {.kind = k % 2 ? GRID_ASYMMETRIC : GRID_SYMMETRIC, .bits = bits[k], .group = 16, .scales = DT_F64};
-        const PtqConfig config = {.model = base,
-                                  .output = dir,
-                                  .force = true,
-                                  .method = "rtn",
-                                  .bits = bits[k],
-                                  .group = 16,
-                                  .symmetric = k % 2 == 0,
-                                  .runtime = {device_reference(), DT_F64}};
-        Model *original, *written;
-        PtqReport *report;
-        check_ok(ptq_run(&config, &report));
-        ptq_free(report);
-        check_ok(model_load(base, &options, &original));
-        check_ok(model_load(dir, &options, &written));
-        for (size_t i = 0; i < original->n_linears; i++) {
-            const int64_t out = original->linears[i]->out, in = original->linears[i]->in;
-            Arena *arena = arena_new(0);
-            double *weight = arena_alloc(arena, (size_t)(out * in) * sizeof *weight), *got = arena_alloc(arena, (size_t)(out * in) * sizeof *got);
-            Codes codes;
-            tensor_read(original->linears[i]->weight, weight);
-            tensor_read(written->linears[i]->weight, got);
-            check_ok(codes_new(arena, &grid, out, in, &codes));
-            codes_round(&grid, weight, &codes);
-            codes_values(&codes, weight);
-            check_close_f64(original->linears[i]->path, got, weight, (size_t)(out * in), 0, 1e-6);
-            arena_free(arena);
-        }
-        model_free(written);
-        model_free(original);
+    char base[600];
+    snprintf(base, sizeof base, "%s", temp_file(test_folder, "small"));
+    check_ok(model_write_random(base, SMALL, DT_F32, 3, 0.05));
+    for (size_t k = 0; k < 2 * COUNT_OF(bits); k++) {
+        check_written(base, "ct", bits[k / 2], k % 2);
+        check_written(base, "gptq", bits[k / 2], k % 2);
     }
 }
 
