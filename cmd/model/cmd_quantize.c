@@ -139,7 +139,7 @@ static void show_plan(void *context, const PtqReport *report) {
     const PtqMemory *m = &report->memory;
     char all[32], hidden[32], sums[32], layer[32], batch[32], file[32];
     Str group = {0};
-    str_printf(&group, report->group ? "groups of %lld" : "rows", (long long)report->group);
+    str_printf(&group, report->group ? "groups of %lld" : "one group a row", (long long)report->group);
     show_line("%s, %d bits, %s, %s: %zu of %zu linear layers, %.2f bits a weight; the head stays as it is%s", job->config.method, job->config.bits,
               job->config.symmetric || job->config.bits == 8 ? "symmetric" : "asymmetric", str_text(&group), report->n_quantised, report->n_layers,
               report->bits, report->tied ? ", since it is the embedding too" : "");

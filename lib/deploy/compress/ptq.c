@@ -97,7 +97,7 @@ static Status check_base(const Model *model) {
     for (size_t i = 0; i < model->files->n; i++) {
         const StoredTensor *stored = &model->files->tensors[i];
         if (!stored_is_quantised(stored)) continue;
-        status_fail(ST_USAGE, "'%s' is %s already; quantising twice adds both errors", stored->name, stored->dtype_text);
+        status_fail(ST_USAGE, "'%s' is quantised already; quantising twice adds both errors", stored->name);
         return status_hint(ST_USAGE, "start from the original");
     }
     return ST_OK;
