@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 
+#include "lib/train/train.h"
 #include "rl/text/text_run.h"
 
 /* A batch of rollouts in which every prompt and completion has the maximum length. */
@@ -162,11 +163,11 @@ static int64_t most_passes(const TextRl *rl, const Largest *largest) {
 
 static Status plan_text_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
     bool own = rl->value && rl->value->own;
-    rl->update.division = (AccumulatorConfig){.comm = rl->config->comm,
-                                              .fewer = true,
-                                              .bucket = (size_t)rl->recipe->parallel_bucket << 20,
-                                              .n_models = own ? 2 : 1,
-                                              .params = {&rl->model->params, own ? &rl->value->model->params : NULL}};
+    rl->update.division = recipe_division(rl->recipe, rl->config->comm);
+    rl->update.division.fewer = true;
+    rl->update.division.n_models = own ? 2 : 1;
+    rl->update.division.params[0] = &rl->model->params;
+    rl->update.division.params[1] = own ? &rl->value->model->params : NULL;
     rl->update.division.n_lanes = text_lanes(rl, most_passes(rl, largest));
     MemoryTask task = {.recipe = rl->recipe,
                        .model = rl->model,
