@@ -74,7 +74,7 @@ static Status check_ids(const Trainer *trainer, const RecipeRows *rows, const Mo
 static Status open_teacher(Trainer *trainer, const RecipeRows *rows, RunPlan *plan, Distil *distil) {
     const Recipe *recipe = trainer->recipe;
     char parameters[32], bytes[32];
-    TRY(distil_teacher_open(recipe, rows->tokenizer, trainer->model, &distil->teacher));
+    TRY(distil_teacher_open(recipe, trainer->comm, rows->tokenizer, trainer->model, &distil->teacher));
     TRY(check_ids(trainer, rows, distil->teacher));
     ModelMemory memory = model_memory(distil->teacher, false);
     trainer->beside += memory.packed;
@@ -82,7 +82,7 @@ static Status open_teacher(Trainer *trainer, const RecipeRows *rows, RunPlan *pl
     TRY(distil_open_inner(trainer, distil));
     format_number((double)params_count(&distil->teacher->params, false), 4, parameters);
     run_plan_say(plan, "teacher: %s, %s parameters, %s", recipe->distil_teacher, parameters,
-                 format_bytes((double)(memory.mapped + memory.weights + memory.packed), bytes));
+                 format_bytes((double)(memory.mapped + memory.shared + memory.weights + memory.packed), bytes));
     return ST_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "data/check/check.h"
 #include "lib/base/work.h"
 #include "lib/infer/infer.h"
+#include "lib/train/train.h"
 #include "lib/recipe/keys.h"
 
 typedef struct Answering {
@@ -57,7 +58,10 @@ static Status open_answering(Answering *a, const TrainingConfig *config, const c
     const Recipe *recipe = a->recipe;
     ModelConfig student;
     TRY(model_config_read(recipe->model_path, recipe->arena, &student));
-    TRY(model_load(recipe->distil_teacher, &(ModelOptions){.device = config->runtime.device, .compute = config->runtime.compute}, &a->teacher));
+    TRY(model_load(
+        recipe->distil_teacher,
+        &(ModelOptions){.device = config->runtime.device, .compute = config->runtime.compute, .comm = recipe_sharing(recipe, config->comm)},
+        &a->teacher));
     TRY(read_prompts(recipe, recipe->distil_teacher, &a->teacher->config, day, &a->theirs));
     TRY(read_prompts(recipe, recipe->model_path, &student, day, &a->ours));
     const Tokenizer *one = a->theirs.tokenizer, *other = a->ours.tokenizer;

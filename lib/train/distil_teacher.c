@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens a recipe's teacher and compares its tokens with the student's. */
 #include "lib/train/distil_teacher.h"
+#include "lib/train/train.h"
 
 static Status no_such_teaching(Status status) {
     return status_hint(status, "a teacher of other tokens can still answer the prompts: distil.loss=sequence");
@@ -31,9 +32,9 @@ static Status check_vocabulary(const char *dir, const Tokenizer *tokenizer, cons
     return status;
 }
 
-Status distil_teacher_open(const Recipe *recipe, const Tokenizer *tokenizer, const Model *student, Model **teacher) {
+Status distil_teacher_open(const Recipe *recipe, Comm *comm, const Tokenizer *tokenizer, const Model *student, Model **teacher) {
     const char *dir = recipe->distil_teacher;
     *teacher = NULL;
-    TRY(model_load(dir, &(ModelOptions){.device = student->device, .compute = student->compute}, teacher));
+    TRY(model_load(dir, &(ModelOptions){.device = student->device, .compute = student->compute, .comm = recipe_sharing(recipe, comm)}, teacher));
     return check_vocabulary(dir, tokenizer, student, *teacher);
 }

@@ -7,9 +7,10 @@
 #include "lib/recipe/recipe.h"
 #include "lib/text/text.h"
 
-/* Loads the teacher on the student's device. tokenizer: the student's; NULL: it has none. Ids that only one of them has may differ, such as added
- * tokens and rows of the embedding without a token. The caller calls model_free, also after a failure, unless *teacher is NULL. ST_CONFIG names the
- * first id that is another token in each; ST_INPUT, ST_RESOURCE: as model_load. */
-Status distil_teacher_open(const Recipe *recipe, const Tokenizer *tokenizer, const Model *student, Model **teacher);
+/* Loads the teacher on the student's device. comm: the ranks that train together, all of which call it; NULL: one process. tokenizer: the student's;
+ * NULL: it has none. Ids that only one of them has may differ, such as added tokens and rows of the embedding without a token. The caller calls
+ * model_free, also after a failure, unless *teacher is NULL. ST_CONFIG names the first id that is another token in each; ST_INPUT, ST_RESOURCE: as
+ * model_load. */
+Status distil_teacher_open(const Recipe *recipe, Comm *comm, const Tokenizer *tokenizer, const Model *student, Model **teacher);
 
 #endif
