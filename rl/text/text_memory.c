@@ -96,13 +96,12 @@ static Status judging_bytes(const TextRl *rl, const Largest *largest, size_t *by
 }
 
 /* The pass of an algorithm that is `taught`. */
-static Status taught_pass(const TextRl *rl, TextPass *pass, const Experience *e, int64_t n) {
+static Status taught_pass(const TextRl *rl, TextPass *pass, const Experience *e, int64_t n, const double *zeros) {
     Divergences d;
-    Status status = text_pass_taught(pass, rl->model, rl->teacher, e, 0, n, &rl->taught, &d);
-    if (status == ST_OK) {
-        tensor_seed_grad(pass->tape, d.loss, NULL);
-        status = tape_backward(pass->tape);
-    }
+    DivergenceArgs args = rl->taught;
+    args.upstream = zeros;
+    Status status = text_pass_taught(pass, rl->model, rl->teacher, e, 0, n, &args, &d);
+    if (status == ST_OK) status = tape_backward(pass->tape);
     text_pass_release(pass);
     return status;
 }
@@ -120,7 +119,7 @@ static Status passes(Largest *largest, Tape *meta) {
                            .values = head ? zeros : NULL,
                            .final_values = head ? zeros : NULL,
                            .entropies_trained = rl->loss.ent_coef != 0};
-    if (rl->algorithm->taught) return taught_pass(rl, &pass, e, n);
+    if (rl->algorithm->taught) return taught_pass(rl, &pass, e, n, zeros);
     Status status = text_memory_forward_only(rl, &pass, e, n, zeros);
     if (status == ST_OK) status = text_pass_forward(&pass, rl->model, e, 0, n, &results);
     if (status == ST_OK)

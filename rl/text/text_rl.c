@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "lib/train/distil_teacher.h"
 #include "lib/train/trained_model.h"
 #include "lib/train/training.h"
 #include "rl/core/kl.h"
@@ -373,6 +374,7 @@ static Status text_rl_open(void *context, RunPlan *plan) {
     TRY(open_parts(rl));
     TRY(text_memory(rl, &plan->memory));
     say_prompts(rl, plan);
+    if (rl->teacher) distil_teacher_say(rl->recipe, rl->teacher, plan);
     run_plan_text(plan, PLAN_RECORD, "algorithm", rl->algorithm->name);
     run_plan_count(plan, PLAN_RECORD, "prompts", (int64_t)rl->prompts.n);
     run_plan_count(plan, PLAN_PRINT, "rows", (int64_t)rl->prompts.n);
