@@ -29,10 +29,14 @@ HAVE_TILES := $(if $(filter x86_64 amd64,$(MACHINE)),$(call compiles,immintrin.h
 endif
 # SETS=runnable leaves out the instruction sets that this processor does not support, since a sanitizer checks only code that runs.
 HAVE_AVX512 := 1
+ISA_avx2_vnni := -mavx2 -mfma -mf16c -mavxvnni
+ISA_avx512_vnni := $(ISA_avx512) -mavx512vnni
+HAVE_VNNI := $(if $(filter x86_64 amd64,$(MACHINE)),$(call compiles,immintrin.h,$(ISA_avx2_vnni) -mavx512vnni),0)
 ifeq ($(SETS),runnable)
 FEATURES := $(shell grep -m1 ^flags /proc/cpuinfo)
 HAVE_AVX512 := $(if $(filter avx512dq,$(FEATURES)),1,0)
 HAVE_TILES := $(if $(filter avx512_bf16,$(FEATURES)),$(HAVE_TILES),0)
+HAVE_VNNI := $(if $(filter avx_vnni avx512_vnni,$(FEATURES)),$(HAVE_VNNI),0)
 endif
 BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(SETS),-$(SETS))$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)$(TILES_KIND)
 
@@ -90,11 +94,15 @@ ISAS := base $(if $(filter x86_64 amd64,$(MACHINE)),avx2 $(if $(filter 1,$(HAVE_
 # On x86 the base set is for processors before 2013: it must be correct, not fast.
 ISA_base := $(if $(and $(filter release,$(FLAVOUR)),$(filter x86_64 amd64,$(MACHINE))),-O2)
 ISA_avx2 := -mavx2 -mfma -mf16c
+# Products of codes of 8 bits are also compiled for processors with VNNI, and for a test with its instruction as plain C.
+VNNI := $(if $(filter 1,$(HAVE_VNNI)),avx2_vnni $(if $(filter 1,$(HAVE_AVX512)),avx512_vnni))
+ISA_emulated := $(if $(filter x86_64 amd64,$(MACHINE)),$(ISA_avx2) -DVNNI_EMULATED)
+BYTES := lib/tensor/cpu/simd/code_lanes.c lib/tensor/cpu/simd/int8_product.c
 HOST := $(wildcard lib/tensor/cpu/host/*.c)
 TILED := $(wildcard lib/tensor/cpu/tile/*.c)
 KERNELS := $(wildcard lib/tensor/cpu/simd/*.c)
 SOURCES := $(wildcard lib/*/*.c lib/model/*/*.c lib/deploy/*/*.c lib/tensor/ref/*.c lib/tensor/quant/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
-OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
+OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(foreach isa,$(VNNI),$(BYTES:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(filter-out cmd/bench/%,$(wildcard cmd/*/*.c)))
 BENCHES := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/bench/*.c))
 # Tests are found by name. tests/support has their common parts.
@@ -102,7 +110,7 @@ TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*/test_*.c tests/*/*/test_*.
 CASES := $(wildcard tests/cli/*.case)
 # Cases that run tune-bench, which is built only for them.
 MEASURES := $(shell grep -l 'TUNE-bench' $(CASES))
-SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh tests/cli/serve_clients.sh tests/cli/serve_load.sh tests/cli/serve_page.sh tests/cli/ranks.sh tests/mpi/two_hosts.sh
+SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh tests/cli/serve_clients.sh tests/cli/serve_load.sh tests/cli/serve_page.sh tests/cli/ranks.sh tests/mpi/two_hosts.sh tests/mpi/slurm.sh
 named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)) $(filter tests/$(1).sh,$(SCRIPTS))),$(error no test is called $(1): they are test_NAME, fuzz_NAME and cli/NAME))
 # The tests that each flavour runs in CI (its duty); `make test-all` runs all tests in all flavours.
 # - san: all test programs, and the cases that neither train nor measure (doctor measures too): the programs cover training, and measuring peak
@@ -141,7 +149,7 @@ $(BUILD)/version: always
 	@echo '$(VERSION) $(RELEASED)' | cmp -s - $@ || echo '$(VERSION) $(RELEASED)' > $@
 $(BUILD)/cmd/app/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
 $(BUILD)/cmd/app/version.o: $(BUILD)/version
-$(BUILD)/lib/tensor/cpu/host/%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512)
+$(BUILD)/lib/tensor/cpu/host/%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512) -DHAVE_VNNI=$(HAVE_VNNI)
 # A fused multiply-add gives other codes and values than the programs that define the formats.
 $(BUILD)/lib/tensor/quant/%.o: TUNE_CPPFLAGS += -ffp-contract=off
 SERVE_FLAGS := $(shell pkg-config --cflags $(SERVE_PKG) 2>/dev/null)
@@ -152,7 +160,7 @@ $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)
 	$$(COMPILE) $$(KERNEL_$$(FLAVOUR)) -ffp-contract=fast -fno-trapping-math -fno-math-errno $$(ISA_$(1)) -DISA=$(1) $$(TUNE_CPPFLAGS) -MMD -MP -c $$< -o $$@
 endef
-$(foreach isa,$(ISAS) amx,$(eval $(call isa_rule,$(isa))))
+$(foreach isa,$(ISAS) amx avx2_vnni avx512_vnni emulated,$(eval $(call isa_rule,$(isa))))
 define plugin_rule
 $(BUILD)/comm_$(1).so: lib/comm/mpi/comm_mpi.c lib/comm/comm.h lib/comm/comm_plugin.h
 	@mkdir -p $$(@D)
@@ -187,6 +195,7 @@ $(BUILD)/tests/support.a: $(SUPPORT)
 	@ar rcs $@ $^
 $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/support/replay.o $(BUILD)/tests/support.a $(BUILD)/libtune.so
 	$(link_test)
+$(BUILD)/tests/tensor/test_vnni: $(BYTES:%.c=$(BUILD)/%.emulated.o)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.a $(BUILD)/libtune.so
 	$(link_test)
 $(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/support.a $(BUILD)/libtune.a

@@ -11,8 +11,8 @@
 
 /* ---- opening ---- */
 
-/* teacher: NULL if it is a file. */
-static DivergenceArgs args_of(const Recipe *recipe, const Model *student, const Model *teacher) {
+static DivergenceArgs args_of(const Recipe *recipe, const Model *student, const Distil *distil) {
+    const Model *teacher = distil->teacher;
     static const DivergenceKind kinds[] = {[DISTIL_LOSS_KL] = DIVERGENCE_KL,
                                            [DISTIL_LOSS_REVERSE_KL] = DIVERGENCE_REVERSE_KL,
                                            [DISTIL_LOSS_JSD] = DIVERGENCE_JSD,
@@ -23,6 +23,7 @@ static DivergenceArgs args_of(const Recipe *recipe, const Model *student, const 
                             .beta = recipe->distil_beta,
                             .squared = recipe->distil_times_temperature_squared,
                             .top_k = (int)recipe->distil_top_k,
+                            .top_vocab = distil->file ? MIN(top_file_shape(distil->file).vocab, student->config.vocab_size) : 0,
                             .softcap = student->logprob.softcap,
                             .teacher_softcap = teacher ? teacher->logprob.softcap : 0,
                             .scaling = student->logprob.temperature,
@@ -39,13 +40,10 @@ static Status check_generate(const Recipe *recipe) {
 
 /* Keys that have no effect: without a teacher, with this loss, or on a student's loss. */
 static Status check_keys(const Recipe *recipe) {
-    static const char *const keys[] = {
-        "distil.loss",      "distil.beta", "distil.temperature", "distil.times_temperature_squared", "distil.alpha", "distil.top_k", "distil.hidden",
-        "distil.attention", NULL};
-    if (!recipe->distil_teacher) {
-        for (size_t i = 0; keys[i]; i++) TRY(recipe_unread(recipe, keys[i], "name a teacher", "does nothing without 'distil.teacher'"));
-        return check_generate(recipe);
-    }
+    if (!recipe->distil_teacher && recipe->has_distil)
+        return status_hint(status_fail(ST_CONFIG, "section 'distil' names no teacher: 'distil.teacher' is missing"),
+                           "name a model directory, a .gguf file or a file of tune score --save; without a teacher: distil=null");
+    if (!recipe->distil_teacher) return check_generate(recipe);
     if (recipe->distil_loss == DISTIL_LOSS_SEQUENCE) return ST_OK; /* distil_answer checks its own */
     TRY(check_generate(recipe));
     if (recipe->distil_loss != DISTIL_LOSS_JSD) TRY(recipe_unread(recipe, "distil.beta", "leave it out", "is read by 'distil.loss: jsd' alone"));
@@ -73,25 +71,19 @@ static Status check_ids(const Trainer *trainer, const RecipeRows *rows, const Mo
 
 static Status open_teacher(Trainer *trainer, const RecipeRows *rows, RunPlan *plan, Distil *distil) {
     const Recipe *recipe = trainer->recipe;
-    char parameters[32], bytes[32];
     TRY(distil_teacher_open(recipe, rows->tokenizer, trainer->model, &distil->teacher));
     TRY(check_ids(trainer, rows, distil->teacher));
-    ModelMemory memory = model_memory(distil->teacher, false);
-    trainer->beside += memory.packed;
+    trainer->beside += model_memory(distil->teacher, false).packed;
     trainer_input(trainer, "distil.teacher", model_fingerprint(distil->teacher));
     TRY(distil_open_inner(trainer, distil));
-    format_number((double)params_count(&distil->teacher->params, false), 4, parameters);
-    run_plan_say(plan, "teacher: %s, %s parameters, %s", recipe->distil_teacher, parameters,
-                 format_bytes((double)(memory.mapped + memory.weights + memory.packed), bytes));
+    distil_teacher_say(recipe, distil->teacher, plan);
     return ST_OK;
 }
 
 static Status open_distil(Trainer *trainer, const RecipeRows *rows, RunPlan *plan, Distil *distil) {
     distil->rows = rows->train;
-    TRY((distil_is_file(trainer->recipe->distil_teacher) ? distil_open_file : open_teacher)(trainer, rows, plan, distil));
-    const int64_t vocab = distil->args.top_vocab;
-    distil->args = args_of(trainer->recipe, trainer->model, distil->teacher);
-    distil->args.top_vocab = vocab;
+    TRY((distil_teacher_is_file(trainer->recipe->distil_teacher) ? distil_open_file : open_teacher)(trainer, rows, plan, distil));
+    distil->args = args_of(trainer->recipe, trainer->model, distil);
     return ST_OK;
 }
 
@@ -146,11 +138,18 @@ static TeacherStates ask_teacher(const Distil *distil, Tape *tape, const Batch *
     return states;
 }
 
-/* Adds the losses of the batch's tokens to the sums, and leaves the gradient of each in distil->values. */
-static Status count_tokens(Distil *distil, const Divergences *d, const Pass *pass, const Batch *batch, LossSums *sums) {
-    int64_t n = batch->n_targets;
+/* Writes the gradient of each token's loss to distil->values. */
+static Status write_upstream(Distil *distil, const Pass *pass, const Batch *batch) {
+    const int64_t n = batch->n_targets;
     if (n > distil->cap_values) TRY(array_resize(&distil->values, (size_t)n, sizeof *distil->values, "trained tokens"));
     distil->cap_values = MAX(distil->cap_values, n);
+    for (int64_t i = 0; i < n; i++) distil->values[i] = batch->weights[i] / pass->divisor;
+    return ST_OK;
+}
+
+/* Adds the losses of the batch's tokens to the sums. */
+static void count_tokens(Distil *distil, const Divergences *d, const Pass *pass, const Batch *batch, LossSums *sums) {
+    const int64_t n = batch->n_targets;
     const Tensor *const from[] = {d->loss, d->divergence, d->logprob, d->agreement};
     double totals[COUNT_OF(from)] = {0}, count = 0;
     for (size_t k = 0; k < COUNT_OF(from) && device_computes(tape_device(pass->tape)); k++) {
@@ -164,8 +163,6 @@ static Status count_tokens(Distil *distil, const Divergences *d, const Pass *pas
     distil->sums[SUM_CROSS_ENTROPY] -= totals[2];
     distil->sums[SUM_AGREEMENT] += totals[3];
     distil->sums[SUM_WEIGHTS] += count;
-    for (int64_t i = 0; i < n; i++) distil->values[i] = batch->weights[i] / pass->divisor;
-    return ST_OK;
 }
 
 Status distil_batch(Distil *distil, const Model *student, const Pass *pass, const Batch *batch, LossSums *sums) {
@@ -184,10 +181,11 @@ Status distil_batch(Distil *distil, const Model *student, const Pass *pass, cons
     if (distil->attention > 0) model_batch.shown = &shown;
     Tensor *hidden = model_forward(student, tape, &model_batch);
     const Tensor *head = distil->teacher ? distil->teacher->head : NULL;
+    TRY(write_upstream(distil, pass, batch));
+    args->upstream = distil->values;
     Divergences d = op_token_divergence(tape, hidden, student->head, teacher.hidden, head, rows, targets, args);
     TRY(tape_status(tape));
-    TRY(count_tokens(distil, &d, pass, batch, sums));
-    tensor_seed_grad(tape, d.loss, distil->values);
+    count_tokens(distil, &d, pass, batch, sums);
     return distil_add_inner(distil, pass, hidden, &shown, &teacher, sums);
 }
 

@@ -7,18 +7,22 @@
 #include <xxhash.h>
 
 #include "data/check/check.h"
+#include "lib/base/file.h"
 #include "lib/base/work.h"
 #include "lib/infer/infer.h"
 #include "lib/recipe/keys.h"
 
 typedef struct Answering {
     const Recipe *recipe;
+    Comm *comm; /* ranks divide the prompts */
     Model *teacher;
     RecipeRows theirs, ours; /* the prompts, in the tokens of teacher and student */
     bool same_tokens;        /* the answer's ids are the student's */
     Prompt *prompts;         /* n of them; ours_at: the row of `ours` with the same prompt */
     size_t *ours_at, n, done;
-    FileWriter file;
+    size_t first, end; /* the prompts of this rank */
+    FileWriter file;   /* of rank 0 */
+    Str lines;         /* of another rank: its answers */
 } Answering;
 
 /* The recipe for reading prompts in the tokens of the model in `dir`. Nothing is said about keys that prompts do not need. */
@@ -56,8 +60,12 @@ static Status join_rows(Answering *a) {
 static Status open_answering(Answering *a, const TrainingConfig *config, const char *day) {
     const Recipe *recipe = a->recipe;
     ModelConfig student;
+    int which;
+    const ModelOptions options = {.device = config->runtime.device,
+                                  .compute = config->runtime.compute,
+                                  .shared = recipe->parallel_share_frozen == PARALLEL_SHARE_FROZEN_HOST && comm_host_ranks(a->comm, &which) > 1};
     TRY(model_config_read(recipe->model_path, recipe->arena, &student));
-    TRY(model_load(recipe->distil_teacher, &(ModelOptions){.device = config->runtime.device, .compute = config->runtime.compute}, &a->teacher));
+    TRY(model_load(recipe->distil_teacher, &options, &a->teacher));
     TRY(read_prompts(recipe, recipe->distil_teacher, &a->teacher->config, day, &a->theirs));
     TRY(read_prompts(recipe, recipe->model_path, &student, day, &a->ours));
     const Tokenizer *one = a->theirs.tokenizer, *other = a->ours.tokenizer;
@@ -99,7 +107,7 @@ static Status answer_ids(const Answering *a, const Completion *completion, Ids *
     return ST_OK;
 }
 
-static void write_answer(FileWriter *file, const Example *prompt, const Ids *answer, const Completion *completion) {
+static void write_answer(Answering *a, const Example *prompt, const Ids *answer, const Completion *completion) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_array(&w, "input_ids");
@@ -113,23 +121,33 @@ static void write_answer(FileWriter *file, const Example *prompt, const Ids *ans
     jw_string(&w, "answer", str_text(&completion->text)); /* for people */
     jw_bool(&w, "cut", completion->finish == FINISH_LENGTH);
     jw_end_object(&w);
-    writer_write(file, str_text(&w.text), w.text.len);
-    writer_write(file, "\n", 1);
+    str_append_char(&w.text, '\n');
+    if (comm_rank(a->comm) == 0)
+        writer_write(&a->file, str_text(&w.text), w.text.len);
+    else
+        str_append_n(&a->lines, str_text(&w.text), w.text.len);
     jw_release(&w);
 }
 
 static Status take_answer(void *context, const Completion *completion) {
     Answering *a = context;
-    Example prompt = dataset_example(a->ours.train, a->ours_at[completion->prompt]);
+    Example prompt = dataset_example(a->ours.train, a->ours_at[a->first + completion->prompt]);
     Ids ids = {0};
-    work_at("the teacher's answers", a->done++, a->n * (size_t)a->recipe->generate_n);
+    work_at("the teacher's answers", a->done++, (a->end - a->first) * (size_t)a->recipe->generate_n);
     Status status = completion->finish == FINISH_FAILED ? completion->status : answer_ids(a, completion, &ids);
-    if (status == ST_OK && ids.n > 0) write_answer(&a->file, &prompt, &ids, completion);
+    if (status == ST_OK && ids.n > 0) write_answer(a, &prompt, &ids, completion);
     ids_release(&ids);
     return status;
 }
 
-static Status make_answers(Answering *a, const char *path) {
+/* Another rank may have failed meanwhile, and hears that this one works. */
+static Status look_at_ranks(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
+    (void)prompt, (void)sample, (void)id, (void)logprob, (void)text;
+    return comm_check(((const Answering *)context)->comm);
+}
+
+/* Answers the prompts of this rank. */
+static Status answer_own(Answering *a) {
     const Recipe *r = a->recipe;
     int32_t stop = a->theirs.chat ? chat_end_of_turn(a->theirs.chat) : -1;
     GenerateConfig config = {.sample = {.greedy = r->generate_greedy,
@@ -146,11 +164,112 @@ static Status make_answers(Answering *a, const char *path) {
                              .stop = r->generate_stop.items,
                              .n_stop_ids = stop >= 0,
                              .stop_ids = &stop};
-    TRY(writer_open(&a->file, path));
-    Status status = generate(a->teacher, a->theirs.tokenizer, a->prompts, a->n, &config, NULL, take_answer, a);
+    const size_t rank = (size_t)comm_rank(a->comm), ranks = (size_t)comm_size(a->comm);
+    a->first = rank * a->n / ranks;
+    a->end = (rank + 1) * a->n / ranks;
+    if (a->first == a->end) return ST_OK;
+    Status status = generate(a->teacher, a->theirs.tokenizer, a->prompts + a->first, a->end - a->first, &config, ranks > 1 ? look_at_ranks : NULL,
+                             take_answer, a);
     work_end("the teacher's answers");
+    return status;
+}
+
+/* Rank 0 writes the answers of another rank. */
+static Status take_lines(Answering *a, int rank) {
+    uint64_t len;
+    TRY(comm_receive(a->comm, COMM_RESULTS, "length of answers", rank, &len, sizeof len));
+    char *text = malloc((size_t)len + 1);
+    Status status = text ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the answers of rank %d", rank);
+    if (status == ST_OK) status = comm_receive(a->comm, COMM_RESULTS, "answers", rank, text, (size_t)len);
+    if (status == ST_OK && len > 0) writer_write(&a->file, text, (size_t)len);
+    free(text);
+    return status;
+}
+
+static Status give_lines(Answering *a) {
+    const uint64_t len = a->lines.len;
+    TRY(comm_send(a->comm, COMM_RESULTS, "length of answers", 0, &len, sizeof len));
+    return comm_send(a->comm, COMM_RESULTS, "answers", 0, str_text(&a->lines), a->lines.len);
+}
+
+/* Rank 0 writes the file: the answers of all ranks, in the order of the prompts. */
+static Status make_answers(Answering *a, const char *path) {
+    if (comm_rank(a->comm) > 0) {
+        TRY(answer_own(a));
+        return give_lines(a);
+    }
+    TRY(writer_open(&a->file, path));
+    Status status = answer_own(a);
+    for (int rank = 1; rank < comm_size(a->comm) && status == ST_OK; rank++) status = take_lines(a, rank);
     if (status == ST_OK) return writer_commit(&a->file);
     writer_abandon(&a->file);
+    return status;
+}
+
+/* ---- ranks ---- */
+
+static Status ranks_agree_on_prompts(const Answering *a) {
+    CommFact facts[] = {{"distil.teacher", "", ST_INPUT}, {"data.train", "", ST_INPUT}, {"data.train, or tokenizer", "", ST_INPUT}};
+    if (comm_size(a->comm) == 1) return ST_OK;
+    comm_fact_hash(&facts[0], model_fingerprint(a->teacher));
+    comm_fact_hash(&facts[1], dataset_fingerprint(a->theirs.train));
+    comm_fact_hash(&facts[2], dataset_fingerprint(a->ours.train));
+    Status status = comm_agree(a->comm, facts, COUNT_OF(facts));
+    if (status == ST_INPUT) status_hint(status, "the files have the same names on all hosts, but other contents: copy them again");
+    return status;
+}
+
+enum { PIECE = 1 << 20 };
+
+/* Copies the file of rank 0 to all; `file` NULL: this rank does not write it. */
+static Status copy_pieces(Comm *comm, const Mapping *source, uint64_t size, FileWriter *file) {
+    char *piece = malloc(PIECE);
+    Status status = piece ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the teacher's answers");
+    for (uint64_t at = 0; at < size && status == ST_OK; at += PIECE) {
+        const size_t n = (size_t)MIN(size - at, (uint64_t)PIECE);
+        if (source) memcpy(piece, source->data + at, n);
+        status = comm_broadcast(comm, COMM_RESULTS, "answers", 0, piece, n);
+        if (status == ST_OK && file) writer_write(file, piece, n);
+    }
+    free(piece);
+    return status;
+}
+
+/* Whether this rank writes the file on its machine: it is the first there that lacks it. */
+static bool writes_copy(const Comm *comm, const bool *lacks) {
+    const int self = comm_rank(comm);
+    for (int rank = 0; rank < self; rank++)
+        if (lacks[rank] && strcmp(comm_host(comm, rank), comm_host(comm, self)) == 0) return false;
+    return lacks[self];
+}
+
+static Status copy_file(Comm *comm, const char *path, bool writes) {
+    FileWriter file;
+    Mapping source = {0};
+    if (comm_rank(comm) == 0) TRY(file_map(path, &source));
+    uint64_t size = source.size;
+    Status status = comm_broadcast(comm, COMM_RESULTS, "length of answers", 0, &size, sizeof size);
+    if (status == ST_OK && writes) status = writer_open(&file, path);
+    const bool opened = status == ST_OK && writes;
+    if (status == ST_OK) status = copy_pieces(comm, comm_rank(comm) == 0 ? &source : NULL, size, opened ? &file : NULL);
+    if (opened && status == ST_OK) status = writer_commit(&file);
+    if (opened && status != ST_OK) writer_abandon(&file);
+    if (comm_rank(comm) == 0) file_unmap(&source);
+    return status;
+}
+
+/* Machines whose folders are not those of rank 0 get a copy of its file. */
+static Status share_answers(Comm *comm, const char *path) {
+    bool there = true, any = false;
+    if (comm_size(comm) == 1) return ST_OK;
+    TRY(comm_broadcast(comm, COMM_CONTROL, "end of the answers", 0, &there, sizeof there)); /* rank 0 has written them */
+    bool lacks = !file_exists(path), *all = malloc((size_t)comm_size(comm) * sizeof *all);
+    Status status =
+        all ? comm_gather_small(comm, "files of answers", &lacks, sizeof lacks, all) : status_fail(ST_RESOURCE, "out of memory for ranks");
+    for (int rank = 0; status == ST_OK && rank < comm_size(comm); rank++) any |= all[rank];
+    if (status == ST_OK && any) status = copy_file(comm, path, writes_copy(comm, all));
+    if (status == ST_OK && any) status = comm_gather_small(comm, "copies of answers", &lacks, sizeof lacks, all); /* they are written */
+    free(all);
     return status;
 }
 
@@ -158,13 +277,13 @@ static Status find_or_make(Answering *a, const TrainingConfig *config, DistilAns
     const char *day;
     TRY(recipe_day(a->recipe, config->options.resume, &day));
     TRY(open_answering(a, config, day));
+    TRY(ranks_agree_on_prompts(a));
     TRY(name_answers(a, &answers->path));
-    answers->made = file_exists(answers->path);
-    if (answers->made || config->options.dry_run) return ST_OK;
-    if (comm_size(config->comm) > 1)
-        return status_hint(status_fail(ST_CONFIG, "'%s' is missing: the teacher's answers are made by one process", answers->path),
-                           "start the run once without the launcher, and interrupt it after the answers");
-    TRY(make_answers(a, answers->path));
+    bool made = file_exists(answers->path);
+    if (comm_size(a->comm) > 1) TRY(comm_broadcast(a->comm, COMM_CONTROL, "whether there are answers", 0, &made, sizeof made));
+    if (!made && config->options.dry_run) return ST_OK;
+    if (!made) TRY(make_answers(a, answers->path));
+    TRY(share_answers(a->comm, answers->path));
     answers->made = true;
     return ST_OK;
 }
@@ -200,13 +319,14 @@ Status distil_answer(const Recipe *recipe, const TrainingConfig *config, DistilA
     *answers = (DistilAnswers){.wanted = recipe->distil_teacher && recipe->distil_loss == DISTIL_LOSS_SEQUENCE};
     if (!answers->wanted) return ST_OK;
     TRY(check_keys(recipe));
-    Answering a = {.recipe = recipe};
+    Answering a = {.recipe = recipe, .comm = config->comm};
     Status status = find_or_make(&a, config, answers);
     if (a.teacher) model_free(a.teacher);
     recipe_rows_close(&a.theirs);
     recipe_rows_close(&a.ours);
     free(a.prompts);
     free(a.ours_at);
+    str_release(&a.lines);
     if (status != ST_OK || !answers->made) return status;
     return take_rows(recipe, answers);
 }

@@ -18,8 +18,9 @@ typedef struct DistilAnswers {
 } DistilAnswers;
 /* Lets the teacher answer all prompts, as section `generate` says, and writes answers-HASH.jsonl next to the output: rows of the student's ids, whose
  * trained tokens are the answer. The hash is of teacher, prompts and settings; a file that is there is used, by a resumed run too. A dry run makes
- * none. Frees the teacher. ST_CONFIG: no teacher, keys that do not go with it, several ranks and no file; ST_INPUT: teacher, rows without a prompt;
- * ST_RESOURCE, ST_INTERRUPTED: no file is left. */
+ * none. Ranks divide the prompts; rank 0 writes the file, and each machine without it gets a copy. Frees the teacher. ST_CONFIG: no teacher, keys
+ * that do not go with it; ST_INPUT: teacher, rows without a prompt, or other ones than those of rank 0; ST_RESOURCE, ST_INTERRUPTED: no file is
+ * left. */
 Status distil_answer(const Recipe *recipe, const TrainingConfig *config, DistilAnswers *answers);
 
 #endif

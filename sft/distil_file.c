@@ -5,8 +5,6 @@
 #include "lib/base/file.h"
 #include "sft/distil_parts.h"
 
-bool distil_is_file(const char *teacher) { return file_exists(teacher) && !dir_exists(teacher) && !text_ends_with(teacher, ".gguf"); }
-
 /* The file has the teacher's likeliest tokens at temperature 1. */
 static Status check_stored(const Recipe *recipe, const TopShape *shape) {
     const char *path = recipe->distil_teacher;
@@ -52,15 +50,17 @@ static Status find_rows(const Recipe *recipe, const Dataset *rows, Distil *disti
 
 Status distil_open_file(Trainer *trainer, const RecipeRows *rows, RunPlan *plan, Distil *distil) {
     const Recipe *recipe = trainer->recipe;
-    TRY(top_file_open(recipe->distil_teacher, &distil->file));
+    Status status = top_file_open(recipe->distil_teacher, &distil->file);
+    if (status != ST_OK)
+        return status_hint_text()[0] ? status : status_hint(status, "a teacher is a model directory, a .gguf file or a file of tune score --save");
     TopShape shape = top_file_shape(distil->file);
     TRY(check_stored(recipe, &shape));
     TRY(find_rows(recipe, rows->train, distil));
     distil->ids = malloc((size_t)recipe->distil_top_k * sizeof *distil->ids);
     distil->logprobs = malloc((size_t)(recipe->distil_top_k + 1) * sizeof *distil->logprobs);
     if (!distil->ids || !distil->logprobs) return status_fail(ST_RESOURCE, "out of memory for the teacher's tokens");
-    distil->args.top_vocab = MIN(shape.vocab, trainer->model->config.vocab_size);
     trainer_input(trainer, "distil.teacher", top_file_fingerprint(distil->file));
+    run_plan_text(plan, PLAN_BOTH, "teacher", recipe->distil_teacher);
     run_plan_say(plan, "teacher: %s, the %lld likeliest of %lld tokens at %lld places", recipe->distil_teacher, (long long)shape.k,
                  (long long)shape.vocab, (long long)shape.n_tokens);
     return ST_OK;

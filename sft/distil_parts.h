@@ -36,7 +36,6 @@ typedef struct TeacherStates {
 
 /* ---- distil_file.c ---- */
 
-bool distil_is_file(const char *teacher);
 /* Opens the file and finds every training row in it. ST_CONFIG: keys that the file cannot serve; ST_INPUT: another file, or a row that it lacks. */
 Status distil_open_file(Trainer *trainer, const RecipeRows *rows, RunPlan *plan, Distil *distil);
 /* Sets args->top_ids and top_logprobs for the targets of a batch, in the step's memory. ST_INPUT: a fault in the file; ST_RESOURCE. */

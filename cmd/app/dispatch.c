@@ -105,7 +105,7 @@ Status command_run(int argc, char **argv) {
     TRY(command_find(words, named, &group, &info, &used));
     if (info && ranks_spare(info->full_name)) return ST_OK;
     if (info) {
-        TRY(cpu_configure(getenv("TUNE_GEMM"), getenv("TUNE_ISA")));
+        TRY(ranks_begin_failed(info->full_name, cpu_configure(getenv("TUNE_GEMM"), getenv("TUNE_ISA"))));
         argv[used] = (char *)(uintptr_t)info->full_name;
         return info->run(argc - (int)used, argv + used);
     }

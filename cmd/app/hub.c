@@ -70,7 +70,8 @@ static Status find_in_node(Arena *arena, const Yaml *node) {
 }
 
 Status recipe_models_find(Recipe *recipe) {
-    const char **const models[] = {&recipe->model_path, &recipe->model_adapter, &recipe->rl_reference, &recipe->rl_value_model};
+    const char **const models[] = {&recipe->model_path, &recipe->model_adapter, &recipe->rl_reference, &recipe->rl_value_model,
+                                   &recipe->distil_teacher};
     const Yaml *const nodes[] = {recipe->reward, recipe->synth_teacher, recipe->synth_judge};
     for (size_t i = 0; i < COUNT_OF(models); i++) TRY(model_find(recipe->arena, models[i]));
     for (size_t i = 0; i < COUNT_OF(nodes); i++) TRY(find_in_node(recipe->arena, nodes[i]));

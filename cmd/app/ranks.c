@@ -38,12 +38,14 @@ void ranks_begin(void) {
     set_silent(ranks.launch.launched && ranks.launch.rank > 0);
 }
 
-bool ranks_spare(const char *command) {
+static bool is_divided(const char *command) {
     static const char *const divided[] = {"sft", "reward", "rl", "eval", "score", "generate", "data synth"};
     for (size_t i = 0; i < COUNT_OF(divided); i++)
-        if (strcmp(command, divided[i]) == 0) return false;
-    return ranks.launch.launched && ranks.launch.rank > 0;
+        if (strcmp(command, divided[i]) == 0) return true;
+    return false;
 }
+
+bool ranks_spare(const char *command) { return ranks.launch.launched && ranks.launch.rank > 0 && !is_divided(command); }
 
 /* Long work reports its progress from any thread, but a Comm belongs to the first one. */
 void ranks_work(void *context, const Work *work) {
@@ -122,6 +124,14 @@ Status ranks_open(void) {
     ranks.began = clock_seconds();
     ranks.thread = pthread_self();
     return share_processors();
+}
+
+Status ranks_begin_failed(const char *command, Status status) {
+    Failure own;
+    if (status == ST_OK || !ranks.launch.launched || !is_divided(command)) return status;
+    failure_save(&own, status);
+    TRY(ranks_open());
+    return failure_restore(&own);
 }
 
 /* ---- what has to be equal ---- */

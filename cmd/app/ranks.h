@@ -22,6 +22,9 @@ void ranks_close(Status status); /* after all is printed: a failure ends all ran
 bool ranks_spare(const char *command);
 /* Opens the world of this run's ranks. ST_RESOURCE: the launcher is of another MPI library, or there is no plug-in for it. */
 Status ranks_open(void);
+/* For a failure before a command has opened the world: opens it, so that all ranks hear of what perhaps only this one has. Returns status, or fails
+ * as ranks_open. */
+Status ranks_begin_failed(const char *command, Status status);
 Comm *ranks_world(void);     /* NULL: one process, or not opened */
 int64_t ranks_sharing(void); /* how many ranks use this rank's processors; 1 for one process */
 /* Appends the MPI libraries for which there is a plug-in: "Open MPI, MPICH"; nothing if there is none. */

@@ -4,11 +4,9 @@
 #include <string.h>
 
 #include "cmd/common/open.h"
-#include "lib/base/log.h"
 #include "cmd/common/runtime.h"
 #include "data/formats/conversation.h"
 #include "lib/model/adapter.h"
-#include "lib/tensor/activations.h"
 #include "lib/train/trained_model.h"
 
 static Status check_now(const char *now) {
@@ -159,18 +157,6 @@ Status open_model(const char *dir, const char *adapter, const char *compute, con
     if (status != ST_OK) close_model(opened);
     arena_free(arena);
     return status;
-}
-
-Status activations_choose(const char *text, const Model *model) {
-    size_t n = 0;
-    cpu_round_activations(false);
-    if (!text || strcmp(text, "exact") == 0) return ST_OK;
-    for (size_t i = 0; i < model->params.n; i++) n += dtype_is_quantised(model->params.items[i].tensor->dtype);
-    if (n == 0)
-        return status_hint(status_fail(ST_USAGE, "--activations int8 does nothing: no weight of '%s' is quantised", model->dir), "leave it out");
-    cpu_round_activations(true);
-    log_message(LOG_INFO, "activations are rounded to 8 bits in products with quantised weights: results differ from exact ones");
-    return ST_OK;
 }
 
 void close_model(OpenedModel *opened) {

@@ -31,12 +31,6 @@ const char *chat_choice_first(const ChatChoice *choice); /* the name of the firs
 Status chat_choice_check(const ChatChoice *choice, const Chat *chat);
 void close_model(OpenedModel *opened);
 
-/* The option --activations of commands that decode or score. */
-#define ACTIVATIONS_OPTION(text) \
-    { "--activations", OPTION_TEXT, &(text), "exact|int8", "int8: products with quantised weights round activations to 8 bits, which is faster" }
-/* Applies it to all products from now on. NULL: exact. ST_USAGE: int8, and the model has no quantised weights. */
-Status activations_choose(const char *text, const Model *model);
-
 #define CHAT_OPTIONS(choice)                                                                                                    \
     {"--chat-template", OPTION_TEXT, &(choice).chat_template, "FILE|chatml|llama3|alpaca|plain", "instead of the model's own"}, \
         {"--template-kwargs", OPTION_LIST, &(choice).kwargs, "NAME=VALUE",                                                      \

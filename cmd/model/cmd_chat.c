@@ -12,11 +12,13 @@
 #include "cmd/app/app.h"
 #include "cmd/app/terminal.h"
 #include "cmd/common/open.h"
+#include "cmd/common/rounding.h"
 #include "cmd/model/chat_url.h"
 #include "cmd/common/sampling.h"
 
 typedef struct Talk {
-    const char *adapter, *compute, *activations, *url, *model, *api_key_env;
+    const char *adapter, *compute, *url, *model, *api_key_env;
+    Rounding rounding;
     ChatChoice chat;
     GenerateConfig config;
     TextList stop;
@@ -312,7 +314,7 @@ static Status converse(Talk *talk) {
 static Status check_remote(const Command *command, const Talk *talk) {
     const char *useless = talk->adapter                                                       ? "--adapter"
                           : talk->compute                                                     ? "--compute"
-                          : talk->activations                                                 ? "--activations"
+                          : talk->rounding.text                                               ? "--activations"
                           : talk->chat.chat_template || talk->chat.kwargs.n || talk->chat.now ? "the chat template"
                                                                                               : NULL;
     if (command->n_arguments > 0) return status_fail(ST_USAGE, "a MODEL is opened here, and --url asks a server: name its model with --model");
@@ -334,7 +336,7 @@ static Status open_here(const Command *command, Talk *talk) {
     if (talk->config.max_new_tokens >= talk->context)
         return status_fail(ST_USAGE, "--max-new-tokens must be below --context, which is %lld", (long long)talk->context);
     TRY(open_model(command->arguments[0], talk->adapter, talk->compute, &talk->chat, &talk->opened));
-    TRY(activations_choose(talk->activations, talk->opened.model));
+    TRY(rounding_choose(command, &talk->opened, false, &talk->rounding));
     const ModelConfig *config = &talk->opened.model->config;
     if (config->learned_positions) talk->context = MIN(talk->context, config->max_position_embeddings);
     if (!chat_has_template(talk->opened.chat)) {
@@ -403,7 +405,7 @@ Status cmd_chat(int argc, char **argv) {
         {"--model", OPTION_TEXT, &talk.model, "NAME", "with --url: the server's model"},
         {"--api-key-env", OPTION_TEXT, &talk.api_key_env, "VARIABLE", "with --url: the environment variable with the server's key"},
         {"--compute", OPTION_TEXT, &talk.compute, "auto|f32|bf16", "precision of matrix products"},
-        ACTIVATIONS_OPTION(talk.activations),
+        ACTIVATIONS_OPTION(talk.rounding),
         CHAT_OPTIONS(talk.chat),
         SAMPLING_OPTIONS(talk.config, talk.stop),
         {"--context", OPTION_INT, &talk.context, "N", "longest conversation in tokens; older messages are dropped (8192)"},

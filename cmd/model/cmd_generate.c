@@ -7,12 +7,14 @@
 #include "cmd/app/terminal.h"
 #include "cmd/common/dealt.h"
 #include "cmd/common/sampling.h"
+#include "cmd/common/rounding.h"
 #include "cmd/common/rows.h"
 #include "cmd/common/results.h"
 #include "rl/offline/ilql_heads.h"
 
 typedef struct Generate {
-    const char *adapter, *compute, *activations, *input, *output, *as;
+    const char *adapter, *compute, *input, *output, *as;
+    Rounding rounding;
     TextList prompts;
     ChatChoice chat;
     GenerateConfig config;
@@ -96,6 +98,7 @@ static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
     write_numbers(w, "logprobs", c->logprobs, (int64_t)c->ids.n);
     if (job->config.n_top > 0) write_top(w, c, (size_t)job->config.n_top);
     jw_string(w, "finish_reason", c->finish == FINISH_STOP ? "stop" : "length");
+    rounding_write(w, &job->rounding);
     jw_end_object(w);
 }
 
@@ -296,7 +299,7 @@ static Status cmd_generate_run(const Command *command, void *context) {
     job->config.n_stop_ids = end_of_turn >= 0;
     job->tokenizer = opened.tokenizer;
     job->plain = job->prompts.n == 1 && !job->output && !command->json;
-    Status status = activations_choose(job->activations, opened.model);
+    Status status = rounding_choose(command, &opened, !job->plain, &job->rounding);
     if (status == ST_OK && !isnan(job->ilql)) status = open_heads(command, job, opened.model, &heads);
     if (!isnan(job->ilql)) {
         job->config.logit_bias = ilql_logit_bias;
@@ -338,7 +341,7 @@ Status cmd_generate(int argc, char **argv) {
         {"-o", OPTION_TEXT, &job.output, "FILE", "write rows to FILE instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of matrix products"},
-        ACTIVATIONS_OPTION(job.activations),
+        ACTIVATIONS_OPTION(job.rounding),
         CHAT_OPTIONS(job.chat),
         AS_OPTION(job),
         {"-n", OPTION_INT, &job.config.n, "N", "completions per prompt (1)"},

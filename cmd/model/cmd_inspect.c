@@ -254,8 +254,21 @@ static Status count_steps(Inspect *job) {
     return status;
 }
 
+static Status say_teacher(Inspect *job) {
+    json_t *started;
+    TRY(json_read_file(path_join(job->arena, job->path, "started.json"), &started));
+    const char *teacher = json_string_value(json_object_get(started, "teacher"));
+    if (teacher) {
+        jw_string(&job->json, "teacher", teacher);
+        str_printf(&job->plain, "teacher %s\n", teacher);
+    }
+    json_decref(started);
+    return ST_OK;
+}
+
 static Status inspect_run(Inspect *job) {
     str_printf(&job->plain, "run '%s'\n", job->path);
+    if (cmd_inspect_holds(job, "started.json")) TRY(say_teacher(job));
     if (cmd_inspect_holds(job, "metrics.jsonl")) TRY(count_steps(job));
     static const char *const results[] = {"adapter", "model"};
     jw_array(&job->json, "results");

@@ -4,6 +4,7 @@
 
 #include "cmd/app/commands.h"
 #include "cmd/common/dealt.h"
+#include "cmd/common/rounding.h"
 #include "cmd/common/rows.h"
 #include "cmd/common/results.h"
 #include "cmd/model/score_save.h"
@@ -11,8 +12,9 @@
 #include "lib/model/safetensors.h"
 
 typedef struct Score {
-    const char *adapter, *compute, *activations, *output, *logits, *as, *save, *save_dtype;
+    const char *adapter, *compute, *output, *logits, *as, *save, *save_dtype;
     int64_t top_k;
+    Rounding rounding;
     ChatChoice chat;
     SafetensorsWriter *writer;
 } Score;
@@ -32,7 +34,7 @@ static Status write_logits(void *context, size_t row, const float *logits, int64
     return ST_OK;
 }
 
-static void write_row(ResultFile *result, const ScoreRow *row) {
+static void write_row(ResultFile *result, const Score *job, const ScoreRow *row) {
     JsonWriter w = {0};
     double sum = 0;
     jw_object(&w, NULL);
@@ -46,6 +48,7 @@ static void write_row(ResultFile *result, const ScoreRow *row) {
     }
     jw_end_array(&w);
     jw_double(&w, "sum", sum);
+    rounding_write(&w, &job->rounding);
     jw_end_object(&w);
     result_line(result, &w.text);
     jw_release(&w);
@@ -110,7 +113,7 @@ static Status cmd_score_rows(const Command *command, Score *job, const OpenedMod
     else if (job->logits)
         safetensors_abandon(job->writer);
     if (dealt_rank() > 0) return status;
-    for (size_t r = 0; r < n && !isinf(scores[r].logprobs[0]) && (job->output || status == ST_OK); r++) write_row(&result, &scores[r]);
+    for (size_t r = 0; r < n && !isinf(scores[r].logprobs[0]) && (job->output || status == ST_OK); r++) write_row(&result, job, &scores[r]);
     return result_close(&result, status);
 }
 
@@ -131,7 +134,7 @@ static Status cmd_score_run(const Command *command, void *context) {
     Score *job = context;
     OpenedModel opened;
     TokenRows rows = {0};
-    if (job->save && job->activations) return status_fail(ST_USAGE, "--activations does nothing with --save");
+    if (job->save && job->rounding.text) return status_fail(ST_USAGE, "--activations does nothing with --save");
     if (job->save) return save_instead(command, job);
     if (job->top_k > 0 || job->save_dtype) return status_fail(ST_USAGE, "--top-k and --save-dtype do nothing without --save");
     TRY(command_needs(command, 2, 2));
@@ -140,7 +143,7 @@ static Status cmd_score_run(const Command *command, void *context) {
     TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
     TRY(check_output(job->logits, inputs, COUNT_OF(inputs)));
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
-    Status status = activations_choose(job->activations, opened.model);
+    Status status = rounding_choose(command, &opened, true, &job->rounding);
     if (status == ST_OK)
         status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, false, &rows);
     if (status == ST_OK) status = cmd_score_rows(command, job, &opened, &rows);
@@ -165,7 +168,7 @@ Status cmd_score(int argc, char **argv) {
         {"-o", OPTION_TEXT, &job.output, "FILE", "write rows to FILE instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of matrix products"},
-        ACTIVATIONS_OPTION(job.activations),
+        ACTIVATIONS_OPTION(job.rounding),
         CHAT_OPTIONS(job.chat),
         AS_OPTION(job),
         {"--logits", OPTION_TEXT, &job.logits, "FILE", "also write logits.N (tokens, vocabulary) F32 as safetensors"},

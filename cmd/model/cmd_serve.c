@@ -7,12 +7,13 @@
 #include "cmd/app/app.h"
 #include "cmd/app/commands.h"
 #include "cmd/app/terminal.h"
-#include "cmd/common/open.h"
+#include "cmd/common/rounding.h"
 #include "lib/serve/serve.h"
 
 typedef struct Serving {
-    const char *adapter, *compute, *activations, *keys, *reasoning, *max_body, *max_memory;
+    const char *adapter, *compute, *keys, *reasoning, *max_body, *max_memory;
     TextList adapters, key_names;
+    Rounding rounding;
     ChatChoice chat;
     ServeConfig config;
     int64_t seed;
@@ -163,7 +164,9 @@ static Status cmd_serve_run(const Command *command, void *context) {
     if (!*config->name) config->name = command->arguments[0];
     config->seeded = job->seed >= 0;
     config->seed = (uint64_t)MAX(job->seed, 0);
-    Status status = activations_choose(job->activations, job->opened.model);
+    Status status = rounding_choose(command, &job->opened, true, &job->rounding);
+    config->rounds_activations = job->rounding.on;
+    config->activations_kl = job->rounding.kl;
     if (status == ST_OK) status = serve_opened(command, job);
     close_model(&job->opened);
     return status;
@@ -202,7 +205,7 @@ Status cmd_serve(int argc, char **argv) {
         {"--audit", OPTION_TEXT, &job.config.audit, "FILE", "append a line of JSON for each request: time, key's name, model, tokens, status"},
         {"--cors", OPTION_TEXT, &job.config.cors, "ORIGIN", "let pages of this origin use the server; '*' = all"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of matrix products"},
-        ACTIVATIONS_OPTION(job.activations),
+        ACTIVATIONS_OPTION(job.rounding),
         CHAT_OPTIONS(job.chat),
         {"--max-context", OPTION_INT, &job.config.max_context, "N", "longest prompt with its answer in tokens; 0 = the model's, at most 8192"},
         {"--max-tokens", OPTION_INT, &job.config.max_tokens, "N", "longest chat answer of a request that names no length (2048)"},

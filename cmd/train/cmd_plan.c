@@ -84,7 +84,7 @@ static Status cmd_plan_run(const Command *command, void *context) {
 }
 
 Status cmd_plan(int argc, char **argv) {
-    static const char *const sections[] = {"", "plan", "model", "lora", "data", "train", "parallel", "generate", "rl", NULL};
+    static const char *const sections[] = {"", "plan", "model", "lora", "data", "train", "parallel", "generate", "rl", "distil", NULL};
     PlanOptions options = {0};
     Command command = {
         .arguments_help = "RECIPE [KEY=VALUE ...]",

@@ -59,6 +59,8 @@ static void print_assumptions(const PlanCommand *plan) {
     if (task->run.prompts > 0)
         print_result("answers    %lld x %lld of at most %s tokens, prompts of %s\n", (long long)task->run.prompts, (long long)task->run.answers,
                      NUMBER(task->run.answer_tokens), NUMBER(task->run.prompt_tokens));
+    if (task->run.teacher_bytes > 0)
+        print_result("teacher    %s, %s of weights on each rank\n", plan->recipe->distil_teacher, gigabytes(task->run.teacher_bytes, bytes));
     if (plan->lengths.rows > 0)
         print_result("rows       %s, %s tokens on average%s%s\n", NUMBER(plan->lengths.rows), NUMBER(plan->lengths.tokens / plan->lengths.rows),
                      plan->lengths.largest_batch > 0 ? ", tokens of the largest batch: " : "",

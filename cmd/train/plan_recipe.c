@@ -9,6 +9,7 @@
 #include "lib/base/system.h"
 #include "lib/model/gguf/gguf_model.h"
 #include "lib/tensor/quant/quant.h"
+#include "lib/train/distil_teacher.h"
 #include "lib/train/train.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_algorithm.h"
@@ -125,6 +126,7 @@ static Status plan_answers(PlanCommand *plan) {
     run->mean_row = row;
     run->longest_row = fmax(pass / (double)run->rows, row);
     run->passes = (double)recipe->rl_num_iterations;
+    if (text_algorithm_find(recipe->rl_algorithm)->taught) return find_steps(plan, (double)run->prompts);
     run->forward_passes = (recipe->rl_beta > 0) + (recipe->rl_num_iterations > 1 || recipe->rl_num_minibatches > 1);
     run->reference_weights = recipe->rl_beta > 0 && (!recipe->has_lora || recipe->rl_reference);
     return find_steps(plan, (double)run->prompts);
@@ -223,9 +225,7 @@ static Status stored_bytes(const char *path, double *bytes) {
     return status;
 }
 
-static Status read_model(PlanCommand *plan) {
-    const char *path = plan->recipe->model_path;
-    PlanModel *model = &plan->task.model;
+static Status plan_read_model(const char *path, PlanModel *model) {
     json_t *config = NULL;
     if (!gguf_is(path)) {
         TRY(plan_model_read(path, model));
@@ -235,6 +235,21 @@ static Status read_model(PlanCommand *plan) {
     if (status == ST_OK) status = plan_model_parse(config, path, model);
     json_decref(config);
     return status == ST_OK ? stored_bytes(path, &model->stored) : status;
+}
+
+/* A teacher is in memory and reads the rows of each step, unless it is a file of log-probabilities, or answers before the training. */
+static Status plan_teacher(PlanCommand *plan) {
+    const Recipe *recipe = plan->recipe;
+    const char *path = recipe->distil_teacher;
+    PlanRun *run = &plan->task.run;
+    PlanModel teacher;
+    const bool answers = recipe->distil_loss == DISTIL_LOSS_SEQUENCE && !recipe->has_rl;
+    if (!path || answers || distil_teacher_is_file(path)) return ST_OK;
+    TRY(plan_read_model(path, &teacher));
+    const double rows = (double)run->rows;
+    run->teacher_bytes = plan_parameters(&teacher) * teacher.stored;
+    run->forward_passes += plan_forward_work(&teacher, rows, run->mean_row) / plan_forward_work(&plan->task.model, rows, run->mean_row);
+    return ST_OK;
 }
 
 static double states_of(const Recipe *recipe) {
@@ -249,11 +264,12 @@ Status plan_of_recipe(PlanCommand *plan, int64_t ranks) {
     if (!recipe->model_path)
         return status_hint(status_fail(ST_CONFIG, "the recipe names no model: 'model.path'"),
                            "a folder with a config.json is enough; weights are not read");
-    TRY(read_model(plan));
+    TRY(plan_read_model(recipe->model_path, &task->model));
     TRY(find_machine(plan));
     TRY(plan_read_lengths(recipe, &plan->lengths));
     run->passes = 1;
     TRY(plan_method(plan));
+    TRY(plan_teacher(plan));
     run->lora_rank = recipe->has_lora ? recipe->lora_rank : 0;
     bool all = recipe->lora_target_modules.n == 1 && strcmp(recipe->lora_target_modules.items[0], "all-linear") == 0;
     run->targets = all ? NULL : recipe->lora_target_modules.items;

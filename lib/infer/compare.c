@@ -6,6 +6,7 @@
 
 #include "lib/base/system.h"
 #include "lib/base/work.h"
+#include "lib/tensor/activations.h"
 
 enum { CHUNK = 64 };
 
@@ -34,10 +35,15 @@ double logits_divergence(const double *p, const double *q, int64_t vocab, bool *
 typedef struct Side {
     const Model *model;
     const LinearWatch *watch;
+    enum { ROUNDING_AS_SET, ROUNDING_OFF, ROUNDING_ON } rounding; /* of activations in its products */
     Tape *tape;
     Tensor *hidden;
     Tensor *chosen, *logits, *logsumexp; /* of a chunk */
 } Side;
+
+static void side_round(const Side *side) {
+    if (side->rounding != ROUNDING_AS_SET) cpu_round_activations(side->rounding == ROUNDING_ON);
+}
 
 static Status side_new(Side *side, Arena *arena) {
     const Model *model = side->model;
@@ -54,6 +60,7 @@ static Status side_new(Side *side, Arena *arena) {
 static Status side_forward(Side *side, const IdRow *row) {
     const Segment segment = {.end = (int32_t)row->n, .parent = -1};
     tape_reset(side->tape);
+    side_round(side);
     side->hidden = model_forward(side->model, side->tape,
                                  &(ModelBatch){.ids = row->ids,
                                                .layout = {.n_tokens = (int64_t)row->n, .n_segments = 1, .segments = &segment},
@@ -68,6 +75,7 @@ static Status side_logits(Side *side, int64_t first, int64_t n) {
     for (int64_t i = 0; i < CHUNK; i++) places[i] = (int32_t)(first + MIN(i, n - 1));
     Tensor *rows = tensor_view(tape_arena(side->tape), device, DT_I32, 1, (int64_t[]){CHUNK}, places);
     if (!rows) return ST_RESOURCE;
+    side_round(side);
     device->gather_rows(side->hidden, rows, side->chosen);
     device->token_logits(&side->model->logprob, side->chosen, side->model->head, side->logits, side->logsumexp);
     return device->synchronise(device);
@@ -123,13 +131,9 @@ static Status compare_row(Side *sides, const IdRow *row, Comparison *sum) {
     return ST_OK;
 }
 
-Status models_compare(const Model *original, const Model *changed, const LinearWatch *watch, const IdRow *rows, size_t n_rows,
-                      Comparison *comparison) {
-    Side sides[2] = {{.model = original}, {.model = changed, .watch = watch}};
+static Status sides_compare(Side *sides, const IdRow *rows, size_t n_rows, Comparison *comparison) {
     Arena *arena = arena_new(0);
     Comparison sum = {0};
-    if (original->config.vocab_size != changed->config.vocab_size)
-        return status_fail(ST_INPUT, "'%s' and '%s' have different vocabularies", original->dir, changed->dir);
     Status status = arena ? ST_OK : ST_RESOURCE;
     for (int k = 0; k < 2 && status == ST_OK; k++) status = side_new(&sides[k], arena);
     for (size_t r = 0; r < n_rows && status == ST_OK; r++) {
@@ -147,4 +151,19 @@ Status models_compare(const Model *original, const Model *changed, const LinearW
     comparison->loss_before /= (double)MAX(sum.predicted, 1);
     comparison->loss /= (double)MAX(sum.predicted, 1);
     return ST_OK;
+}
+
+Status models_compare(const Model *original, const Model *changed, const LinearWatch *watch, const IdRow *rows, size_t n_rows,
+                      Comparison *comparison) {
+    Side sides[2] = {{.model = original}, {.model = changed, .watch = watch}};
+    if (original->config.vocab_size != changed->config.vocab_size)
+        return status_fail(ST_INPUT, "'%s' and '%s' have different vocabularies", original->dir, changed->dir);
+    return sides_compare(sides, rows, n_rows, comparison);
+}
+
+Status activations_compare(const Model *model, const IdRow *rows, size_t n_rows, Comparison *comparison) {
+    Side sides[2] = {{.model = model, .rounding = ROUNDING_OFF}, {.model = model, .rounding = ROUNDING_ON}};
+    Status status = sides_compare(sides, rows, n_rows, comparison);
+    cpu_round_activations(false);
+    return status;
 }

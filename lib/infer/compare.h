@@ -23,6 +23,8 @@ typedef struct Comparison {
  * NULL: none. ST_INPUT: a row without tokens, an unknown id, another vocabulary; ST_RESOURCE; ST_INTERRUPTED. */
 Status models_compare(const Model *original, const Model *changed, const LinearWatch *watch, const IdRow *rows, size_t n_rows,
                       Comparison *comparison);
+/* The same for one model: with exact products, and with activations rounded to 8 bits (lib/tensor/activations.h). Products are exact afterwards. */
+Status activations_compare(const Model *model, const IdRow *rows, size_t n_rows, Comparison *comparison);
 /* KL(p || q) of two rows of logits, and whether both have the same largest one (the first among equals). */
 double logits_divergence(const double *p, const double *q, int64_t vocab, bool *same_top);
 

@@ -150,26 +150,17 @@ static void choose_filtered(const Generator *g, const Source *from, double u, Ch
     }
 }
 
-/* The most likely tokens of the row, of those that may come. Their log-probabilities are computed as that of the chosen token is. */
-static void read_top(const Generator *g, const Source *from, Chooser *chooser, Sequence *s) {
-    const GenerateRequest *request = &s->group->request;
-    const Tensor *logits = from->logits->logits;
-    int64_t vocab = tensor_width(logits), n = 0, most = request->n_top;
-    TokenLogprob *top = s->next_top;
-    tensor_read_part(logits, from->row * vocab, vocab, chooser->logits);
-    for (int64_t v = 0; v < vocab; v++) {
-        double logit = chooser->logits[v];
-        if ((n == most && !(logit > top[n - 1].logprob)) || is_absent(g, request, v)) continue;
-        int64_t at = n < most ? n++ : n - 1;
-        for (; at > 0 && logit > top[at - 1].logprob; at--) top[at] = top[at - 1];
-        top[at] = (TokenLogprob){(int32_t)v, logit};
-    }
-    for (int64_t i = 0; i < n; i++) top[i].logprob = logits_logprob(from->logits, from->row, top[i].id);
-    for (; n < most; n++) top[n] = (TokenLogprob){-1, -HUGE_VAL};
+typedef struct Asked {
+    const Generator *g;
+    const GenerateRequest *request;
+} Asked;
+
+static bool may_not_come(const void *context, int32_t id) {
+    const Asked *asked = context;
+    return is_absent(asked->g, asked->request, id);
 }
 
-/* Rows are drawn from as they are, which is fast; where that
- * gives a token that may not come, a second draw is made among the others. */
+/* Rows are drawn from as they are, which is fast; where that gives a token that may not come, a second draw is made among the others. */
 void generate_choose(const Generator *g, Chooser *chooser, Sequence *s) {
     const GenerateRequest *request = &s->group->request;
     const SampleConfig *sample = &request->sample;
@@ -194,5 +185,5 @@ void generate_choose(const Generator *g, Chooser *chooser, Sequence *s) {
     s->chosen = true;
     s->next_logprob = logits_logprob(from.logits, from.row, told);
     s->next_tempered = greedy || sample->temperature == 1 ? s->next_logprob : element(logits, from.row, told) / sample->temperature - logsumexp;
-    if (s->next_top) read_top(g, &from, chooser, s);
+    if (s->next_top) logits_top(from.logits, from.row, request->n_top, may_not_come, &(Asked){g, request}, chooser->logits, s->next_top);
 }

@@ -270,6 +270,11 @@ typedef struct ScoreStem {
 /* Scores the branches of stems; a stem's tokens are computed once for all of its branches. logprobs[0] of a branch is that of its first token given
  * the stem. Fails as score_rows does. */
 Status score_branches(const Model *model, const ScoreStem *stems, size_t n_stems);
+/* Whether a token may not be among the likeliest. */
+typedef bool SkipToken(const void *context, int32_t id);
+/* Writes the n likeliest tokens of a row of logits to `top`, in order; of equal ones the lower id first. If there are fewer tokens than n, the last
+ * ids are -1. values: memory for (vocab). skip: NULL = no token is left out. */
+void logits_top(const Logits *logits, int64_t row, int64_t n, SkipToken *skip, const void *context, double *values, TokenLogprob *top);
 /* As score_rows for one row, with the n_top likeliest tokens at each place, in order (of equal ones the lower id first). top: (n, n_top); the first
  * n_top have ids -1 and NaN. Computes logits of a few tokens at a time. Fails as score_rows does. */
 Status score_top(const Model *model, const ScoreRow *row, int64_t n_top, TokenLogprob *top);

@@ -22,22 +22,20 @@ static Tensor *text_hidden(const Model *model, Tape *tape, Arena *arena, const i
     return kept;
 }
 
-/* Inserts a token among the `n` likeliest so far. Ids come in ascending order, so that of equal ones the lower id stays first. */
-static void top_insert(TokenLogprob *top, int64_t n, int32_t id, double logprob) {
-    if (!(logprob > top[n - 1].logprob)) return;
-    int64_t at = n - 1;
-    for (; at > 0 && logprob > top[at - 1].logprob; at--) top[at] = top[at - 1];
-    top[at] = (TokenLogprob){id, logprob};
-}
-
-/* The likeliest tokens of a row of logits. The search compares logits, since their order is that of the log-probabilities. */
-static void row_top(const Logits *logits, int64_t row, int64_t n_top, double *values, TokenLogprob *top) {
-    int64_t vocab = tensor_width(logits->logits);
+/* The search compares logits, since their order is that of the log-probabilities. */
+void logits_top(const Logits *logits, int64_t row, int64_t n, SkipToken *skip, const void *context, double *values, TokenLogprob *top) {
+    const int64_t vocab = tensor_width(logits->logits);
+    int64_t found = 0;
     tensor_read_part(logits->logits, row * vocab, vocab, values);
-    for (int64_t k = 0; k < n_top; k++) top[k] = (TokenLogprob){-1, -HUGE_VAL};
-    for (int32_t id = 0; id < vocab; id++) top_insert(top, n_top, id, values[id]);
-    for (int64_t k = 0; k < n_top; k++)
-        if (top[k].id >= 0) top[k].logprob = logits_logprob(logits, row, top[k].id);
+    for (int64_t id = 0; id < vocab; id++) {
+        if (found == n && !(values[id] > top[n - 1].logprob)) continue;
+        if (skip && skip(context, (int32_t)id)) continue;
+        int64_t at = found < n ? found++ : n - 1;
+        for (; at > 0 && values[id] > top[at - 1].logprob; at--) top[at] = top[at - 1];
+        top[at] = (TokenLogprob){(int32_t)id, values[id]};
+    }
+    for (int64_t i = 0; i < found; i++) top[i].logprob = logits_logprob(logits, row, top[i].id);
+    for (; found < n; found++) top[found] = (TokenLogprob){-1, -HUGE_VAL};
 }
 
 /* Rows begin..end-1: each predicts the token after it. */
@@ -53,7 +51,7 @@ static Status score_top_rows(const Model *model, Tape *tape, Tensor *hidden, con
     TRY(tape_status(tape));
     for (int64_t i = 0; i < n; i++) {
         row->logprobs[begin + i + 1] = logits_logprob(&logits, i, row->ids[begin + i + 1]);
-        row_top(&logits, i, n_top, values, top + (begin + i + 1) * n_top);
+        logits_top(&logits, i, n_top, NULL, NULL, values, top + (begin + i + 1) * n_top);
     }
     return ST_OK;
 }

@@ -269,8 +269,9 @@ Status top_file_read(const TopFile *file, int64_t place, int64_t k, int64_t voca
     rest = exp((double)rest_log);
     for (int64_t i = 0; i < k; i++) {
         if (ids[i] < 0 || ids[i] >= vocab)
-            return status_fail(ST_INPUT, "'%s': likely token %d at token %lld is not one of the student's %lld", file->path, (int)ids[i],
-                               (long long)place + 1, (long long)vocab);
+            return status_hint(status_fail(ST_INPUT, "'%s': likely token %d at token %lld is not one of the student's %lld", file->path, (int)ids[i],
+                                           (long long)place + 1, (long long)vocab),
+                               "the model that wrote the file has more tokens than the student: name one with the student's tokens");
         if (!isfinite(logprobs[i])) return no_distribution(file, place);
         sum += exp((double)logprobs[i]);
     }

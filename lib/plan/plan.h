@@ -23,14 +23,14 @@
     PART(gathered, "gathered layers", "two, where weights are divided")          \
     PART(versions, "versions", "weights of earlier steps (pipedream)")           \
     PART(cache, "key/value cache", "of answers, and what generating them takes") \
-    PART(reference, "reference model", "where it is another one than the base")  \
+    PART(reference, "other models", "a reference with own weights, a teacher")   \
     PART(program, "program", "code, tokenizer, rows")
 #define PLAN_SECOND_PARTS(PART)                                                         \
     PART(rollout, "generating", "answers, where a run makes them")                      \
     PART(forward, "forward", "of the slowest stage, all micro-batches")                 \
     PART(backward, "backward", "")                                                      \
     PART(recompute, "recompute", "forward again, by train.checkpointing")               \
-    PART(passes, "other passes", "of a reference, and of the policy before the step")   \
+    PART(passes, "other passes", "of a reference, a teacher, the policy before a step") \
     PART(tensor, "tensor messages", "sums in every layer")                              \
     PART(gather, "gathering", "divided weights, as far as products do not hide it")     \
     PART(boundary, "boundaries", "between stages, as far as they are waited for")       \
@@ -81,9 +81,11 @@ typedef struct PlanRun {
     bool half;               /* products in 16 bits */
     double optimizer_states; /* numbers that the optimiser keeps for a parameter: 2 for AdamW */
     PlanKeep keep;
-    double forward_passes;    /* number of further forward passes over the step's rows: of a reference, of the policy before a step */
+    double forward_passes;    /* number of further forward passes over the step's rows: of a reference, of the policy before a step; of a teacher, by
+                               * its work relative to that of the model */
     double first_passes;      /* forward passes over all rows before the first step: of a reference */
     bool reference_weights;   /* the reference has weights of its own */
+    double teacher_bytes;     /* of a teacher's weights; 0: none */
     double passes;            /* times that the step's rows are learned from */
     int64_t prompts, answers; /* generated in a step: prompts, and answers to each; 0 = none */
     double prompt_tokens, answer_tokens;

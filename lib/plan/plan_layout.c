@@ -200,6 +200,7 @@ static PlanMemory stage_memory(const PlanTask *task, const PlanLayout *layout, c
     if (layout->shard == SHARD_WEIGHTS && d > 1) memory.gathered = 2 * cost->parameters / fmax(layers, 1) * weight_bytes(task);
     if (task->run.prompts > 0) memory.cache = sampling_memory(task, layout);
     if (task->run.reference_weights) memory.reference = cost->parameters * task->run.frozen_bytes / (layout->shard == SHARD_WEIGHTS ? d : 1);
+    memory.reference += task->run.teacher_bytes; /* each rank has all of it */
     return memory;
 }
 

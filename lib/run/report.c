@@ -548,6 +548,10 @@ static void write_single(const RunRecord *run, Str *html) {
         str_append(html, " \xC2\xB7 products in ");
         html_text(html, text_in(run->started, "compute"));
     }
+    if (text_in(run->started, "teacher")) {
+        str_append(html, " \xC2\xB7 teacher ");
+        html_text(html, text_in(run->started, "teacher"));
+    }
     str_append(html, "</p>\n");
     if (command) html_element(html, "code class=\"command\"", command);
     report_ending(run, html);

@@ -46,7 +46,9 @@ typedef struct ServeConfig {
     double max_seconds;    /* longest time of a request */
     bool strict;           /* unknown keys of a request are an error; else they are named once in the log and ignored */
     bool splits_reasoning; /* the reasoning of chat answers is `reasoning_content`; else it stays in the text, with its marks */
-    bool seeded;           /* requests without a seed get `seed`; else each gets another one, which its answer names */
+    bool rounds_activations; /* products round activations to 8 bits; activations_kl: how far results are from exact ones, in nats a token */
+    double activations_kl;
+    bool seeded; /* requests without a seed get `seed`; else each gets another one, which its answer names */
     uint64_t seed;
 } ServeConfig;
 typedef struct Server Server;

@@ -180,6 +180,7 @@ static void write_model(JsonWriter *w, const Server *server, const ServedModel *
     jw_string(w, "root", model->root);
     jw_string(w, "parent", model->adapter ? server->config.name : NULL);
     jw_int(w, "max_model_len", server->max_context);
+    if (server->config.rounds_activations && !model->adapter) jw_double(w, "activations_kl", server->config.activations_kl);
     jw_end_object(w);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* token_divergence: the loss of distillation. A block of rows at a time is multiplied by both heads; the gradient of its logits times the student's
- * head is the slope of the loss, so that the backward pass of the hidden states needs no further product. For a trained head the backward pass
- * computes the logits of each block again. */
+ * head is the slope of the loss, so that the backward pass of the hidden states needs no further product. The gradient of a trained head is added
+ * while the logits of a block are there, if the gradients of the losses are known; else the backward pass computes these logits again. */
 #include "lib/tensor/tensor.h"
 
 #include <math.h>
@@ -12,6 +12,7 @@ typedef struct Saved {
     const Tensor *rows, *targets, *selected, *teacher, *teacher_head;
     Divergences results;
     Tensor *slope; /* (P, C): gradient of each loss with respect to its hidden row */
+    bool head_added;
 } Saved;
 
 /* Rows of a block: both tables of logits together take at most this many elements, but a product needs some rows to be fast. */
@@ -75,12 +76,22 @@ static void block_run(const Device *device, const Saved *saved, const Tensor *he
     if (block->gradient != block->student) device->copy(&student, &gradient);
 }
 
+/* Adds what rows begin..end-1 give to the gradient of the head's first rows. upstream: (P), the gradients of the losses. */
+static void add_head(const Device *device, const Saved *saved, const Block *block, const Tensor *upstream, int64_t begin, int64_t end,
+                     Tensor *dhead) {
+    Tensor gradient = first_rows(block->gradient, end - begin), some = tensor_part(upstream, begin, end - begin),
+           hidden = matrix_rows(saved->selected, begin, end);
+    device->scale_rows(&gradient, &some, &gradient);
+    device->matmul(&(Matmul){.a = &gradient, .transpose_a = true, .b = &hidden, .c = dhead, .alpha = 1, .beta = 1});
+}
+
 static void token_divergence_backward(Tape *tape, Node *node) {
     const Device *device = tape_device(tape);
     const Saved *saved = node->attributes;
     const Tensor *head = node->inputs[HEAD], *loss = saved->results.loss;
     double beta, head_beta;
-    Tensor *dhidden = tape_grad(tape, node->inputs[HIDDEN], &beta), *dhead = tape_grad(tape, node->inputs[HEAD], &head_beta);
+    Tensor *dhidden = tape_grad(tape, node->inputs[HIDDEN], &beta),
+           *dhead = saved->head_added ? NULL : tape_grad(tape, node->inputs[HEAD], &head_beta);
     Tensor *dselected = dhidden ? tape_scratch(tape, dhidden->dtype, 2, saved->selected->shape) : NULL;
     Block block = {0};
     int64_t n = tensor_count(loss), n_vocab = common_tokens(head, saved->teacher_head, &saved->args), most = block_rows(n, n_vocab);
@@ -97,10 +108,7 @@ static void token_divergence_backward(Tape *tape, Node *node) {
     for (int64_t begin = 0; begin < n; begin += most) {
         int64_t end = MIN(begin + most, n);
         block_run(device, saved, head, &block, begin, end);
-        Tensor gradient = first_rows(block.gradient, end - begin), upstream = tensor_part(loss->grad, begin, end - begin),
-               hidden = matrix_rows(saved->selected, begin, end);
-        device->scale_rows(&gradient, &upstream, &gradient);
-        device->matmul(&(Matmul){.a = &gradient, .transpose_a = true, .b = &hidden, .c = &changed, .alpha = 1, .beta = 1});
+        add_head(device, saved, &block, loss->grad, begin, end, &changed);
     }
 }
 
@@ -116,21 +124,29 @@ Divergences op_token_divergence(Tape *tape, Tensor *hidden, Tensor *head, const 
     Tensor *selected = tape_tensor(tape, hidden->dtype, 2, (int64_t[]){n, tensor_width(hidden)}),
            *other = taught ? tape_tensor(tape, teacher->dtype, 2, (int64_t[]){n, tensor_width(teacher)}) : NULL,
            *slope = tape_recording(tape) && hidden->needs_grad ? tape_tensor(tape, dtype, 2, (int64_t[]){n, tensor_width(hidden)}) : NULL;
+    double beta = 0;
+    const bool add = args->upstream && tape_recording(tape);
+    Tensor *upstream = add ? tape_tensor(tape, dtype, 1, &n) : NULL, *dhead = add ? tape_grad(tape, head, &beta) : NULL,
+           changed = dhead ? first_rows(dhead, n_vocab) : (Tensor){0};
     if (tape_status(tape) != ST_OK) return (Divergences){0};
-    Saved saved = {*args, rows, targets, selected, other, teacher_head, results, slope};
+    Saved saved = {*args, rows, targets, selected, other, teacher_head, results, slope, add};
     Block block = block_new(tape, selected, taught, n, n_vocab);
     if (tape_status(tape) != ST_OK) return (Divergences){0};
+    if (upstream && device_computes(device)) tensor_write(upstream, args->upstream);
+    if (dhead && beta == 0) device->fill(dhead, 0);
     device->gather_rows(hidden, rows, selected);
     if (taught) device->gather_rows(teacher, rows, other);
     for (int64_t begin = 0; begin < n; begin += most) {
         int64_t end = MIN(begin + most, n);
         block_run(device, &saved, head, &block, begin, end);
-        if (!slope) continue;
-        Tensor gradient = first_rows(block.gradient, end - begin), part = matrix_rows(slope, begin, end), some = first_rows(head, n_vocab);
-        device->matmul(&(Matmul){.a = &gradient, .b = n_vocab == tensor_rows(head) ? head : &some, .c = &part, .alpha = 1, .beta = 0});
+        Tensor gradient = first_rows(block.gradient, end - begin), part = slope ? matrix_rows(slope, begin, end) : (Tensor){0},
+               some = first_rows(head, n_vocab);
+        if (slope) device->matmul(&(Matmul){.a = &gradient, .b = n_vocab == tensor_rows(head) ? head : &some, .c = &part, .alpha = 1, .beta = 0});
+        if (dhead) add_head(device, &saved, &block, upstream, begin, end, &changed);
     }
     Tensor *outputs[] = {results.loss, results.divergence, results.logprob, results.agreement};
     tape_push(tape, "token_divergence", token_divergence_backward, (Tensor *[]){hidden, head}, 2, outputs, 4, &saved, sizeof saved);
+    if (add) tensor_seed_grad(tape, results.loss, args->upstream);
     return results;
 }
 
@@ -142,9 +158,11 @@ OpCost op_token_divergence_cost(const Node *node, bool backward) {
            product = 2 * n * tokens * (double)tensor_width(head), other = teacher_head ? 2 * n * tokens * (double)tensor_width(teacher_head) : 0,
            heads = (double)tensor_bytes(head) + (teacher_head ? (double)tensor_bytes(teacher_head) : 0),
            selected = (double)tensor_bytes(saved->selected);
-    if (!backward) return (OpCost){product + other + (saved->slope ? product : 0), heads + 2 * selected};
-    return (OpCost){head->needs_grad ? 2 * product + other : 0,
-                    (head->needs_grad ? heads + (double)tensor_bytes(head) : 0) + 2 * selected * (double)(hidden->needs_grad)};
+    const bool later = head->needs_grad && !saved->head_added, now = head->needs_grad && saved->head_added;
+    if (!backward)
+        return (OpCost){product + other + (saved->slope ? product : 0) + (now ? product : 0),
+                        heads + 2 * selected + (now ? (double)tensor_bytes(head) : 0)};
+    return (OpCost){later ? 2 * product + other : 0, (later ? heads + (double)tensor_bytes(head) : 0) + 2 * selected * (double)hidden->needs_grad};
 }
 
 /* Kinds 0 to 3 with a trained head; 4: a mix with cross-entropy, temperature, soft-cap and scaling; 5: a frozen head, fewer tokens of the teacher;

@@ -359,6 +359,9 @@ typedef struct DivergenceArgs {
     int64_t top_vocab;
     double softcap, teacher_softcap; /* on logits; 0 = off */
     double scaling, teacher_scaling; /* each model's logits are divided by this, after the soft-cap; 1 = plain */
+    /* (P): the gradient of each loss, which a recording op then seeds itself; a trained head's gradient is added at once, without computing logits
+     * twice. NULL: the caller seeds the losses */
+    const double *upstream;
 } DivergenceArgs;
 /* Each is (P), f32 (f64 on the reference device). Only the loss carries a gradient. */
 typedef struct Divergences {

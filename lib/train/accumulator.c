@@ -17,6 +17,15 @@ static int rank_of(const Accumulator *a, const Leaves *leaves, int64_t leaf) {
     return (int)(lane * a->size / leaves->n_lanes);
 }
 
+int accumulator_idle(const AccumulatorConfig *config, int64_t n_leaves, int64_t n_lanes) {
+    const int ranks = comm_size(config->comm);
+    int idle = 0;
+    if (config->n_rounds) return (int)MAX(ranks - n_leaves, (int64_t)0);
+    for (int r = 0; r < ranks; r++)
+        idle += lane_begin(first_lane(r, ranks, n_lanes), n_lanes, n_leaves) == lane_begin(first_lane(r + 1, ranks, n_lanes), n_lanes, n_leaves);
+    return idle;
+}
+
 /* More lanes than this are not tried one by one. */
 enum { LANES_TRIED = 512 };
 
@@ -51,8 +60,12 @@ static ReducerConfig reducer_config(const AccumulatorConfig *config, int model, 
                            .bucket = config->bucket};
 }
 
+static void poll_ranks(void *comm) { comm_poll(comm); }
+static void nothing_leaves(void *comm, Tape *tape, Tensor *tensor) { (void)comm, (void)tape, (void)tensor; }
+
 Status accumulator_init(Accumulator *a, const AccumulatorConfig *config, Arena *arena) {
     *a = (Accumulator){.config = *config, .rank = comm_rank(config->comm), .size = comm_size(config->comm), .arena = arena_new(0)};
+    a->polls = (TapeWatch){.context = config->comm, .ready = nothing_leaves, .poll = poll_ranks};
     a->lanes = arena_alloc(arena, ((size_t)a->size + 1) * sizeof *a->lanes);
     if (!a->lanes || !a->arena) return ST_RESOURCE;
     for (int m = 0; m < config->n_models; m++) {
@@ -135,7 +148,7 @@ static Status finish_sums(Accumulator *a) {
 }
 
 /* Gradients leave during a backward pass only if it computes all of them. */
-static const TapeWatch *watch_of(const Accumulator *a) { return a->config.n_models == 1 ? reducer_watch(a->reducers[0]) : NULL; }
+static const TapeWatch *watch_of(const Accumulator *a) { return a->config.n_models == 1 ? reducer_watch(a->reducers[0]) : &a->polls; }
 
 /* Each rank runs one leaf, and the sums of all owners go on. */
 static Status run_rounds(Accumulator *a, const Leaves *leaves) {
@@ -154,7 +167,7 @@ static Status run_lane(Accumulator *a, const Leaves *leaves, int64_t lane, bool 
     for (int64_t leaf = lane_begin(lane, leaves->n_lanes, leaves->n); leaf < end; leaf++) {
         bool leaves_now = last && a->size > 1 && leaf + 1 == end;
         if (leaves_now) begin_sums(a, lane, true);
-        TRY(leaves->run(leaves->context, leaf, leaves_now ? watch_of(a) : NULL));
+        TRY(leaves->run(leaves->context, leaf, a->size == 1 ? NULL : leaves_now ? watch_of(a) : &a->polls));
     }
     return ST_OK;
 }

@@ -38,6 +38,7 @@ typedef struct Accumulator {
     Reducer *reducers[ACCUMULATOR_MODELS]; /* NULL: one process */
     int64_t *lanes;                        /* (size + 1): of a step, or of a round */
     Arena *arena;                          /* of a vote */
+    TapeWatch polls;                       /* of leaves whose gradients do not leave yet: other ranks hear that this one works */
 } Accumulator;
 /* The leaves of a step. */
 typedef struct Leaves {
@@ -49,6 +50,8 @@ typedef struct Leaves {
 
 /* Marks which elements of the parameters this rank updates (Param.divided). Call it before memory is planned. ST_RESOURCE. */
 Status accumulator_divide(const AccumulatorConfig *config);
+/* How many ranks have no leaf in a step of so many leaves and lanes. */
+int accumulator_idle(const AccumulatorConfig *config, int64_t n_leaves, int64_t n_lanes);
 /* Makes room in `arena`. ST_RESOURCE. */
 Status accumulator_init(Accumulator *accumulator, const AccumulatorConfig *config, Arena *arena);
 void accumulator_release(Accumulator *accumulator);

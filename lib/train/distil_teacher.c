@@ -2,6 +2,8 @@
 /* Opens a recipe's teacher and compares its tokens with the student's. */
 #include "lib/train/distil_teacher.h"
 
+#include "lib/base/file.h"
+
 static Status no_such_teaching(Status status) {
     return status_hint(status, "a teacher of other tokens can still answer the prompts: distil.loss=sequence");
 }
@@ -31,9 +33,23 @@ static Status check_vocabulary(const char *dir, const Tokenizer *tokenizer, cons
     return status;
 }
 
+bool distil_teacher_is_file(const char *teacher) { return file_exists(teacher) && !dir_exists(teacher) && !text_ends_with(teacher, ".gguf"); }
+
 Status distil_teacher_open(const Recipe *recipe, const Tokenizer *tokenizer, const Model *student, Model **teacher) {
     const char *dir = recipe->distil_teacher;
     *teacher = NULL;
+    if (distil_teacher_is_file(dir))
+        return status_hint(status_fail(ST_CONFIG, "'distil.teacher': '%s' is a file, but the teacher must be a model that can be asked", dir),
+                           "name a model directory or a .gguf file");
     TRY(model_load(dir, &(ModelOptions){.device = student->device, .compute = student->compute}, teacher));
     return check_vocabulary(dir, tokenizer, student, *teacher);
+}
+
+void distil_teacher_say(const Recipe *recipe, const Model *teacher, RunPlan *plan) {
+    char parameters[32], bytes[32];
+    const ModelMemory memory = model_memory(teacher, false);
+    format_number((double)params_count(&teacher->params, false), 4, parameters);
+    run_plan_say(plan, "teacher: %s, %s parameters, %s", recipe->distil_teacher, parameters,
+                 format_bytes((double)(memory.mapped + memory.weights + memory.packed), bytes));
+    run_plan_text(plan, PLAN_BOTH, "teacher", recipe->distil_teacher);
 }

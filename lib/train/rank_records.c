@@ -21,13 +21,17 @@ void rank_record_begin(RankRecord *record, Comm *comm) {
 void rank_record_add(RankRecord *record, RankWork work, double seconds) { record->seconds[work] += seconds; }
 
 static void write_line(JsonWriter *w, int64_t step, int rank, const Said *said) {
-    static const char *const works[] = {
-        [RANK_FORWARD] = "forward", [RANK_BACKWARD] = "backward", [RANK_REDUCE] = "reduce", [RANK_OPTIMIZER] = "optimizer"};
+    static const char *const works[] = {[RANK_FORWARD] = "forward",
+                                        [RANK_BACKWARD] = "backward",
+                                        [RANK_REDUCE] = "reduce",
+                                        [RANK_OPTIMIZER] = "optimizer",
+                                        [RANK_ROLLOUT] = "rollout"};
     jw_object(w, NULL);
     jw_int(w, "step", step);
     jw_int(w, "rank", rank);
     jw_object(w, "seconds");
-    for (int i = 0; i < RANK_WORKS; i++) jw_double(w, works[i], said->seconds[i]);
+    for (int i = 0; i < RANK_WORKS; i++)
+        if (i != RANK_ROLLOUT || said->seconds[i] > 0) jw_double(w, works[i], said->seconds[i]);
     jw_double(w, "wait", said->waited);
     jw_end_object(w);
     jw_object(w, "bytes");

@@ -17,6 +17,7 @@ typedef enum RankWork {
     RANK_BACKWARD,
     RANK_REDUCE,    /* sums of gradients, after the backward pass of the last leaf; copies of weights */
     RANK_OPTIMIZER, /* norm, clipping, update */
+    RANK_ROLLOUT,   /* samples and their rewards; other kinds of training have none */
     RANK_WORKS
 } RankWork;
 typedef struct RankRecord {

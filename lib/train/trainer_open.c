@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <xxhash.h>
 
+#include "lib/train/rank_inputs.h"
 #include "lib/train/train.h"
 #include "lib/train/trained_model.h"
 
@@ -82,6 +82,26 @@ static void say_lanes(const Trainer *trainer, RunPlan *plan) {
                  (long long)trainer->lanes.n, format_bytes((double)accumulator_lane_bytes(&division, 0), bytes));
 }
 
+/* Warns if ranks have nothing to do in steps of the first epoch. */
+static Status say_idle(Trainer *trainer, RunPlan *plan, int64_t steps) {
+    int64_t idle = 0;
+    char text[256];
+    for (int64_t step = 0; trainer->ranks > 1 && step < steps; step++) {
+        PlanStep at;
+        TRY(data_plan_step(&trainer->order, step, &at));
+        const int64_t leaves = at.n_batches * trainer->lanes.cuts;
+        idle += accumulator_idle(&trainer->division, leaves, lanes_in(&trainer->lanes, leaves));
+    }
+    if (idle == 0) return ST_OK;
+    snprintf(
+        text, sizeof text,
+        "ranks have nothing to do in %lld of %lld rank-steps: give each at least one micro-batch (train.gradient_accumulation_steps) and one lane "
+        "(parallel.lanes)",
+        (long long)idle, (long long)(steps * trainer->ranks));
+    run_plan_warn(plan, text);
+    return ST_OK;
+}
+
 /* What is known of the steps, after what the objective said of the rows. */
 static Status say_steps(Trainer *trainer, RunPlan *plan) {
     PlanStep first;
@@ -97,39 +117,10 @@ static Status say_steps(Trainer *trainer, RunPlan *plan) {
     run_plan_count(plan, PLAN_PRINT, "largest_batch_tokens", tokens);
     run_plan_model(plan, trainer->recipe, trainer->model, "");
     say_lanes(trainer, plan);
+    TRY(say_idle(trainer, plan, MIN(steps, first.epoch_steps)));
     run_plan_say(plan, "plan: %lld step%s, %s an epoch, largest batch %lld token%s", (long long)steps, plural(steps),
                  format_number((double)first.epoch_steps, 4, number), (long long)tokens, plural(tokens));
     return ST_OK;
-}
-
-/* A hash of tokenizer.json; 0: the model has none */
-static Status tokenizer_hash(const Trainer *trainer, uint64_t *hash) {
-    char path[4096];
-    Mapping file;
-    *hash = 0;
-    snprintf(path, sizeof path, "%s/tokenizer.json", trainer->recipe->model_path);
-    if (!file_exists(path)) return ST_OK;
-    TRY(file_map(path, &file));
-    *hash = XXH3_64bits(file.data, file.size);
-    file_unmap(&file);
-    return ST_OK;
-}
-
-/* Ranks with other weights or rows would train something that no single process would. */
-static Status ranks_have_the_same(const Trainer *trainer) {
-    CommFact facts[1 + TASK_MAX_INPUTS] = {{"tokenizer in model.path", "", ST_INPUT}};
-    uint64_t hash;
-    size_t n = 1;
-    if (comm_size(trainer->config->comm) == 1) return ST_OK;
-    TRY(tokenizer_hash(trainer, &hash));
-    comm_fact_hash(&facts[0], hash);
-    for (size_t i = 0; i < TASK_MAX_INPUTS && trainer->inputs[i].key; i++, n++) {
-        facts[n] = (CommFact){trainer->inputs[i].key, "", ST_INPUT};
-        comm_fact_hash(&facts[n], trainer->inputs[i].fingerprint);
-    }
-    Status status = comm_agree(trainer->config->comm, facts, n);
-    if (status == ST_INPUT) status_hint(status, "the files have the same names on all hosts, but other contents: copy them again");
-    return status;
 }
 
 Status trainer_open(void *context, RunPlan *plan) {
@@ -142,7 +133,7 @@ Status trainer_open(void *context, RunPlan *plan) {
     if (!trainer->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     trainer_input(trainer, "model.path", model_fingerprint(trainer->model));
     TRY(objective->open(trainer, plan));
-    TRY(ranks_have_the_same(trainer));
+    TRY(rank_inputs_agree(trainer->comm, trainer->recipe, trainer->inputs));
     TRY(plan_steps(trainer));
     TRY(plan_trainer_memory(trainer, &plan->memory));
     return say_steps(trainer, plan);

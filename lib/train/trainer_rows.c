@@ -79,6 +79,7 @@ static Status run_parts(Trainer *trainer, Pass pass, LossSums *sums) {
         pass.n = limit > 0 ? 1 : left;
         while (pass.n < left && (tokens += dataset_length(set, pass.rows[pass.n])) <= limit) pass.n++;
         if (pass.held_out && trainer->ranks == 1 && interrupt_requested()) return ST_INTERRUPTED;
+        TRY(comm_check(trainer->comm));
         if (pass.training) pass.dropout.first_token = first_token + sums->tokens; /* the same masks however the batch is split */
         if (pass.held_out || pass.rows > rows) tape_reset(pass.tape);
         if (pass.rows + pass.n == end) tape_watch(pass.tape, trainer->watch);

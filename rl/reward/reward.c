@@ -7,8 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_COLUMNS = 256 };
-
 static const RewardKind *const kinds[] = {
 #define REWARD(name) &reward_kind_##name,
 #include "rl/reward/rewards.def"
@@ -24,7 +22,7 @@ struct RewardSet {
     double low, high; /* clip of the sums */
     bool whiten;
     size_t n_rows;
-    RewardColumn columns[MAX_COLUMNS];
+    RewardColumn columns[REWARD_COLUMNS_MOST];
     size_t n_columns;
     RewardScores scores;
 };
@@ -263,7 +261,7 @@ Status reward_extra(Reward *reward, const char *key, size_t i, double value) {
         if (strncmp(name, reward->name, prefix) == 0 && name[prefix] == '/' && strcmp(name + prefix + 1, key) == 0) break;
     }
     if (at == set->n_columns) {
-        if (at == MAX_COLUMNS) return status_fail(ST_INPUT, "more than %d different numbers of rewards", MAX_COLUMNS);
+        if (at == REWARD_COLUMNS_MOST) return status_fail(ST_INPUT, "more than %d different numbers of rewards", REWARD_COLUMNS_MOST);
         double *values = arena_alloc(set->step, set->n_rows * sizeof *values);
         const char *name = arena_printf(set->step, "%s/%s", reward->name, key);
         if (!values || !name) return ST_RESOURCE;
@@ -308,32 +306,48 @@ static void whiten(double *sums, size_t n) {
     for (size_t i = 0; i < n; i++) sums[i] += mean;
 }
 
-static void add_values(const Reward *reward, size_t n, double *sums, bool *judged) {
+static void add_values(const RewardColumn *column, size_t n, double *sums, bool *judged) {
     for (size_t i = 0; i < n; i++) {
-        if (isnan(reward->values[i])) continue;
-        sums[i] += reward->weight * reward->values[i];
+        if (isnan(column->values[i])) continue;
+        sums[i] += column->weight * column->values[i];
         judged[i] = true;
     }
+}
+
+/* Computes the columns of n rows on this rank. */
+static Status score_rows(RewardSet *set, const RewardRow *rows, size_t n) {
+    set->n_rows = n;
+    set->n_columns = set->n;
+    for (size_t k = 0; k < set->n; k++) {
+        Reward *reward = &set->rewards[k];
+        reward->values = arena_zero(set->step, MAX(n, (size_t)1) * sizeof *reward->values);
+        if (!reward->values) return ST_RESOURCE;
+        set->columns[k] = (RewardColumn){reward->name, reward->values, reward->weight};
+    }
+    for (size_t k = 0; k < set->n; k++) TRY(score_one(&set->rewards[k], rows, n));
+    return ST_OK;
+}
+
+/* The same of all rows, with a part of them on each rank. */
+static Status score_on_ranks(RewardSet *set, const RewardRow *rows, size_t n) {
+    Comm *comm = set->context.comm;
+    const size_t rank = (size_t)comm_rank(comm), ranks = (size_t)comm_size(comm);
+    if (ranks == 1) return score_rows(set, rows, n);
+    size_t *first = arena_alloc(set->step, (ranks + 1) * sizeof *first);
+    if (!first) return ST_RESOURCE;
+    reward_rows_divide(comm, rows, n, first);
+    TRY(score_rows(set, rows + first[rank], first[rank + 1] - first[rank]));
+    return reward_columns_share(comm, first, set->n, set->columns, &set->n_columns, set->step);
 }
 
 Status rewards_score(RewardSet *set, const RewardRow *rows, size_t n, const RewardScores **scores) {
     *scores = NULL;
     arena_reset(set->step);
-    set->n_rows = n;
-    set->n_columns = set->n;
     double *sums = arena_zero(set->step, n * sizeof *sums);
     bool *judged = arena_zero(set->step, n * sizeof *judged);
     if (!sums || !judged) return ST_RESOURCE;
-    for (size_t k = 0; k < set->n; k++) {
-        Reward *reward = &set->rewards[k];
-        reward->values = arena_zero(set->step, n * sizeof *reward->values);
-        if (!reward->values) return ST_RESOURCE;
-        set->columns[k] = (RewardColumn){reward->name, reward->values, reward->weight};
-    }
-    for (size_t k = 0; k < set->n; k++) {
-        TRY(score_one(&set->rewards[k], rows, n));
-        add_values(&set->rewards[k], n, sums, judged);
-    }
+    TRY(score_on_ranks(set, rows, n));
+    for (size_t k = 0; k < set->n; k++) add_values(&set->columns[k], n, sums, judged);
     for (size_t i = 0; i < n; i++) {
         if (!isfinite(sums[i])) return status_fail(ST_INPUT, "row %lld: the sum of its rewards is %g", (long long)rows[i].number, sums[i]);
         sums[i] = MIN(MAX(sums[i], set->low), set->high);

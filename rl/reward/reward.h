@@ -10,6 +10,7 @@
 #define TUNE_REWARD_H
 
 #include "data/data.h"
+#include "lib/comm/comm.h"
 #include "rl/core/rl.h"
 
 enum { MAX_REWARDS = 40 }; /* limit of the list; each reward is a column of a run's metrics */
@@ -33,11 +34,13 @@ typedef struct RewardRow {
 
 /* max_new_tokens: length limit of completions, for rewards of length; 0 = unknown. secret: returns the value of the environment variable `name`, NULL
  * if unset; libraries do not read environment variables themselves. check_only: only rewards_check will be called, so no program is started and no
- * server key is needed. run_folder: the run's directory, which is hidden from sandboxed programs; NULL: none. */
+ * server key is needed. run_folder: the run's directory, which is hidden from sandboxed programs; NULL: none. comm: the ranks that score together;
+ * NULL: one process. */
 typedef struct RewardOptions {
     int64_t max_new_tokens;
     bool check_only;
     const char *run_folder;
+    Comm *comm;
     const char *(*secret)(void *context, const char *name);
     void *context;
 } RewardOptions;
@@ -83,7 +86,8 @@ typedef struct RewardScores {
     const bool *judged;
 } RewardScores;
 /* Valid until the next call. The recipe's rewards are the first columns, in the recipe's order. ST_INPUT: a missing column or one of the wrong kind,
- * a wrong answer of a program or server; ST_RESOURCE: it died, hangs or does not answer. The text names the reward and the row. */
+ * a wrong answer of a program or server; ST_RESOURCE: it died, hangs or does not answer. The text names the reward and the row. Ranks make this call
+ * together, with the same rows. Each scores a part of them, whole prompts, and all get all numbers; it then also fails as comm_wait. */
 Status rewards_score(RewardSet *set, const RewardRow *rows, size_t n, const RewardScores **scores);
 size_t rewards_count(const RewardSet *set); /* entries of the recipe's list */
 

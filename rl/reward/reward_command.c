@@ -7,6 +7,7 @@
 #include "lib/base/file.h"
 #include "lib/base/log.h"
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "rl/reward/reward_kinds.h"
 
 #include <stdlib.h>
@@ -67,6 +68,27 @@ static void reward_command_close(Reward *reward) {
     arena_free(command->answers);
 }
 
+/* {rank} and {ranks} in a word of the command are the number of this rank, and how many there are. Other braces are copied. */
+static const char *fill_in_ranks(const Reward *reward, const char *word) {
+    const struct {
+        const char *name;
+        int value;
+    } names[] = {{"{rank}", comm_rank(reward->context->comm)}, {"{ranks}", comm_size(reward->context->comm)}};
+    Str text = {0};
+    while (*word) {
+        size_t i = 0;
+        while (i < COUNT_OF(names) && !text_starts_with(word, names[i].name)) i++;
+        if (i < COUNT_OF(names)) {
+            str_printf(&text, "%d", names[i].value);
+            word += strlen(names[i].name);
+        } else
+            str_append_char(&text, *word++);
+    }
+    const char *filled = arena_strdup(reward->arena, str_text(&text));
+    str_release(&text);
+    return filled;
+}
+
 static Status reward_command_start(Command *command, Worker *worker) {
     worker->child = NULL;
     return child_start(command->argv, command->n_argv, command->limited ? &command->limits : NULL, &worker->child);
@@ -112,7 +134,8 @@ static Status reward_command_open(Reward *reward) {
                            "such as command: [python3, recipes/reward_python_tests.py]");
     command->argv = arena_alloc(reward->arena, words->n * sizeof *command->argv);
     if (!command->argv) return ST_RESOURCE;
-    for (size_t i = 0; i < words->n; i++) command->argv[i] = words->items[i]->text;
+    for (size_t i = 0; i < words->n; i++)
+        if (!(command->argv[i] = fill_in_ranks(reward, words->items[i]->text))) return ST_RESOURCE;
     command->n_argv = words->n;
     command->n_workers = (size_t)o[WORKERS].number;
     TRY(read_sandbox(reward, command));
@@ -191,7 +214,7 @@ typedef struct Asking {
     Command *command;
     const RewardRow *rows;
     Job *jobs;
-    size_t n_jobs, next;
+    size_t n_jobs, next, answered;
 } Asking;
 
 static Status give_job(Asking *asking, Worker *worker) {
@@ -239,6 +262,7 @@ static Status ask_on(Asking *asking, Worker *worker, Status status, const Str *r
         double value = 0;
         status = read_answer(asking->reward, (Slice){reply->data, reply->len}, job->row, &value); /* now, while the row that it belongs to is known */
         if (status != ST_OK) return child_add_last_line(worker->child, status);
+        work_at("scoring completions", asking->answered++, asking->n_jobs);
         if ((command->n_bytes += reply->len) > answers_most()) return answers_too_much("program", command->argv[0]);
         if (!(job->known->answer = arena_strndup(command->answers, reply->data, reply->len))) return ST_RESOURCE;
     }
@@ -271,6 +295,7 @@ static Status ask_all(Asking *asking) {
     }
 out:
     str_release(&reply);
+    work_end("scoring completions");
     if (status == ST_OK) return ST_OK;
     for (size_t i = 0; i < command->n_workers; i++) { /* the other workers' rows are of no use any more */
         child_stop(command->workers[i].child, NULL, 0);

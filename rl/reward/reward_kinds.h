@@ -20,7 +20,7 @@ typedef struct Reward {
     double weight, low, high; /* low..high: clip; infinite if none */
     OptionValue options[OPTIONS_MOST];
     void *state;    /* private to the kind */
-    double *values; /* values of the rows being scored */
+    double *values; /* values of the rows being scored, which with several ranks are this rank's */
     size_t index;   /* index in the set */
     RewardSet *set;
     Arena *arena; /* lives as long as the set */
@@ -37,7 +37,8 @@ struct RewardKind {
     uint64_t (*fingerprint)(const Reward *reward);
     void (*close)(Reward *reward); /* also called after a failed open; state may be NULL */
     /* Define one of these two. A kind with an option `field` must read the row's column whatever the completion is: rewards_check calls it with an
-     * empty completion. The row is added to errors of `score`; `score_all` adds it itself with reward_at_row. */
+     * empty completion. The row is added to errors of `score`; `score_all` adds it itself with reward_at_row. The value of a row must not depend on
+     * the other rows, since ranks divide them. */
     Status (*score)(Reward *reward, const RewardRow *row, double *value);
     Status (*score_all)(Reward *reward, const RewardRow *rows, size_t n, double *values);
 };
@@ -55,6 +56,15 @@ Status reward_at_row(Status status, const Reward *reward, const RewardRow *row);
 const Reward *reward_before(const Reward *reward, const char *name);
 /* Adds a number for row `i` of the rows being scored, reported as the column NAME/KEY. */
 Status reward_extra(Reward *reward, const char *key, size_t i, double value);
+
+/* ---- reward_ranks.c ---- */
+
+enum { REWARD_COLUMNS_MOST = 256 };
+/* Which rows each rank scores: rank r those from first[r] to first[r + 1] - 1. Rows of the same prompt stay together. first: (ranks + 1) */
+void reward_rows_divide(const Comm *comm, const RewardRow *rows, size_t n, size_t *first);
+/* Turns columns with the values of this rank's rows into columns with those of all rows, in `arena`. The first `listed` columns are the same on all
+ * ranks; the others are joined by their names, and are NaN on ranks that lack them. ST_INPUT: too many columns; fails as comm_wait. */
+Status reward_columns_share(Comm *comm, const size_t *first, size_t listed, RewardColumn *columns, size_t *n_columns, Arena *arena);
 
 /* The data row's column `field`; "a.b" is also column a's member b. ST_INPUT when it is missing (with the nearest name) or null. */
 Status reward_column(const RewardRow *row, const char *field, const json_t **value);

@@ -74,8 +74,15 @@ Status experience_add(Experience *e, const NewSequence *s) {
 /* Context of the sampler's callback. */
 typedef struct Sampling {
     Experience *e;
+    Comm *comm;
     uint64_t wanted;
 } Sampling;
+
+/* Another rank may have failed meanwhile, and hears that this one works. */
+static Status look_at_ranks(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
+    (void)prompt, (void)sample, (void)id, (void)logprob, (void)text;
+    return comm_check(((const Sampling *)context)->comm);
+}
 
 static Status experience_take(void *context, const Completion *c) {
     const Sampling *sampling = context;
@@ -95,16 +102,16 @@ void experience_clear(Experience *e, int64_t group_size) {
 }
 
 Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, uint64_t number,
-                         const GenerateConfig *config, Experience *e) {
+                         const GenerateConfig *config, Comm *comm, Experience *e) {
     experience_clear(e, config->n);
     TRY(reserve_groups(e, (int64_t)n_prompts));
     Prompt *asked = malloc(n_prompts * sizeof *asked);
     if (!asked) return status_fail(ST_RESOURCE, "out of memory for %zu prompts", n_prompts);
     for (size_t i = 0; i < n_prompts; i++) asked[i] = (Prompt){prompts[i]->ids.data, prompts[i]->ids.n, number + i};
     e->begin[0] = 0;
-    Sampling sampling = {e, n_prompts * (uint64_t)config->n};
+    Sampling sampling = {e, comm, n_prompts * (uint64_t)config->n};
     work_at("sampling completions", 0, sampling.wanted);
-    Status status = generate(model, tokenizer, asked, n_prompts, config, NULL, experience_take, &sampling);
+    Status status = generate(model, tokenizer, asked, n_prompts, config, comm_size(comm) > 1 ? look_at_ranks : NULL, experience_take, &sampling);
     work_end("sampling completions");
     free(asked);
     TRY(status);

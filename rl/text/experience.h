@@ -9,6 +9,7 @@
 #ifndef TUNE_EXPERIENCE_H
 #define TUNE_EXPERIENCE_H
 
+#include "lib/comm/comm.h"
 #include "lib/infer/infer.h"
 #include "rl/text/prompts.h"
 
@@ -44,9 +45,10 @@ typedef struct Experience {
 } Experience;
 
 /* Samples completions of every prompt from `model`. Sequences and random numbers depend only on config->seed and the prompts' numbers, which count
- * from `number`. Empties the experience first but keeps its memory; {0} is an empty one. Fails as generate does. */
+ * from `number`. Empties the experience first but keeps its memory; {0} is an empty one. comm: ranks that may fail meanwhile; NULL: none. Fails as
+ * generate does, and as comm_check. */
 Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, uint64_t number,
-                         const GenerateConfig *config, Experience *experience);
+                         const GenerateConfig *config, Comm *comm, Experience *experience);
 /* Empties it for groups of this size. */
 void experience_clear(Experience *experience, int64_t group_size);
 /* For other ways of sampling: starts a group of this prompt (borrowed); experience_add adds its sequences. ST_RESOURCE. */

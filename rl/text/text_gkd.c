@@ -134,19 +134,18 @@ Status text_gkd_pass(TextRl *rl, int64_t first, int64_t n, int64_t total, double
     const int64_t begin = e->begin[first], end = e->begin[first + n];
     GkdSums *sums = &rl->step.gkd;
     Divergences d;
+    for (int64_t t = begin; t < end; t++) rl->step.gradients[t] = e->trained[t] ? 1 / (double)total : 0;
+    rl->taught.upstream = rl->step.gradients + begin;
     TRY(text_pass_taught(&rl->pass, rl->model, rl->teacher, e, first, n, &rl->taught, &d));
     *loss = 0;
     for (int64_t t = begin; t < end; t++) {
-        const bool trained = e->trained[t];
-        rl->step.gradients[t] = trained ? 1 / (double)total : 0;
-        if (!trained) continue;
+        if (!e->trained[t]) continue;
         *loss += tensor_get(d.loss, t - begin) / (double)total;
         sums->divergence += tensor_get(d.divergence, t - begin);
         sums->cross_entropy -= tensor_get(d.logprob, t - begin);
         sums->agreement += tensor_get(d.agreement, t - begin);
         sums->tokens++;
     }
-    tensor_seed_grad(rl->pass.tape, d.loss, rl->step.gradients + begin);
     return tape_backward(rl->pass.tape);
 }
 

@@ -52,15 +52,17 @@ static double *at(double *array, int64_t i) { return array ? array + i : NULL; }
 static Status text_learn_forward_only(TextRl *rl, const Model *model, const Wanted *wanted) {
     Experience *e = &rl->step.experience;
     double *const arrays[] = {wanted->logprobs, wanted->values, wanted->final_values};
-    const int64_t n_passes = find_passes(rl, 0, e->n, 1), ranks = comm_size(rl->config->comm), rank = comm_rank(rl->config->comm);
+    const int64_t n_passes = find_passes(rl, 0, e->n, 1), ranks = comm_size(rl->comm), rank = comm_rank(rl->comm);
     Status status = ST_OK;
     tape_record(rl->pass.tape, false);
     for (int64_t i = rank * n_passes / ranks; i < (rank + 1) * n_passes / ranks && status == ST_OK; i++) {
         int64_t first = rl->update.passes[i], begin = e->begin[first];
+        TRY_GOTO(comm_check(rl->comm), out);
         TextResults results = {
             .logprobs = at(wanted->logprobs, begin), .values = at(wanted->values, begin), .final_values = at(wanted->final_values, begin)};
         status = interrupt_requested() ? ST_INTERRUPTED : text_pass_forward(&rl->pass, model, e, first, rl->update.passes[i + 1] - first, &results);
     }
+out:
     tape_record(rl->pass.tape, true);
     return status == ST_OK ? text_share_tokens(rl, rl->update.passes, n_passes, arrays, COUNT_OF(arrays)) : status;
 }
@@ -318,12 +320,16 @@ static Status update_weights(TextRl *rl, Sums *sums) {
     TRY(accumulator_norm(&rl->update.accumulator, 0, &norm));
     if (own) TRY(accumulator_norm(&rl->update.accumulator, 1, &value_norm));
     if (!isfinite(norm)) return not_finite(rl, "gradient");
+    const double began = clock_seconds();
     stepper_update(&rl->update.stepper, params, norm, rate, rl->counts.updates + 1);
     sums->grad_norm += norm;
     if (own) text_value_update(rl->value, rl->recipe, &rl->update.stepper, value_norm, rate, rl->counts.updates + 1);
     sums->value_grad_norm += value_norm;
     if (!isfinite(sums->value_grad_norm)) return not_finite(rl, "gradient of the values");
+    const double updated = clock_seconds();
+    rank_record_add(&rl->update.record, RANK_OPTIMIZER, updated - began);
     TRY(accumulator_share(&rl->update.accumulator));
+    rank_record_add(&rl->update.record, RANK_REDUCE, clock_seconds() - updated);
     sums->updates++;
     rl->counts.updates++;
     return ST_OK;
@@ -339,18 +345,30 @@ static bool moved_too_far(TextRl *rl, const Sums *sums, const Sums *before) {
 
 /* ---- passes as leaves of an optimiser step ---- */
 
+static Lanes lanes_for(const TextRl *rl, int64_t n_passes, int ranks) {
+    const char *asked = rl->update.division.n_rounds ? "leaves" : rl->recipe->parallel_lanes;
+    return lanes_of(asked, n_passes, rl->recipe->has_lora, ranks);
+}
+
 int64_t text_lanes(const TextRl *rl, int64_t n_passes) {
-    const Lanes lanes = lanes_of(rl->recipe->parallel_lanes, n_passes, rl->recipe->has_lora, comm_size(rl->update.division.comm));
+    const Lanes lanes = lanes_for(rl, n_passes, comm_size(rl->comm));
     return lanes_in(&lanes, n_passes);
+}
+
+void text_say_lanes(const TextRl *rl, RunPlan *plan) {
+    const Lanes alone = lanes_for(rl, rl->update.most_passes, 1), here = lanes_for(rl, rl->update.most_passes, comm_size(rl->comm));
+    if (alone.n < here.n) run_plan_say(plan, "bits depend on the number of ranks; parallel.lanes=%lld makes them independent", (long long)here.n);
 }
 
 Status text_division_init(TextRl *rl) {
     const Recipe *r = rl->recipe;
     rl->update.passes = arena_alloc(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations + 1) * sizeof *rl->update.passes);
-    return rl->update.passes ? accumulator_init(&rl->update.accumulator, &rl->update.division, rl->arena) : ST_RESOURCE;
+    router_loads_numbers(&rl->routers, &rl->update.n_loads);
+    rl->update.loads = arena_alloc(rl->arena, (rl->update.n_loads + 1) * sizeof *rl->update.loads);
+    return rl->update.passes && rl->update.loads ? accumulator_init(&rl->update.accumulator, &rl->update.division, rl->arena) : ST_RESOURCE;
 }
 
-/* What a pass gives: sums over it. */
+/* What a pass gives: sums over it, which the numbers of routers follow. */
 typedef struct PassRecord {
     Sums sums;
     PairMeans pairs;
@@ -363,24 +381,42 @@ typedef struct Learning {
     bool fresh;          /* the policy is the one that sampled */
     bool first;          /* no optimiser step has been taken on these rollouts */
     PassRecord *records; /* of each pass */
+    size_t record_size;
 } Learning;
+
+static PassRecord *record_of(const Learning *learning, int64_t i) {
+    return (PassRecord *)((char *)learning->records + (size_t)i * learning->record_size);
+}
 
 /* Forward and backward of a pass. After the first optimiser step the others are finished: a half-done step could not be repeated. */
 static Status learn_pass(void *context, int64_t i, const TapeWatch *watch) {
     Learning *learning = context;
     TextRl *rl = learning->rl;
-    PassRecord *record = &learning->records[i];
+    PassRecord *record = record_of(learning, i);
+    size_t n_loads;
     if (learning->first && rl->update.accumulator.size == 1 && interrupt_requested()) return ST_INTERRUPTED;
     record->sums = (Sums){.diff = (double)NAN};
     rl->step.pair_means = (PairMeans){0};
     rl->step.gkd = (GkdSums){0};
+    router_loads_begin(&rl->routers, (size_t)rl->step.experience.n_groups);
+    comm_phase(rl->comm, rl->step.number, "pass", i);
+    const double began = clock_seconds(), before = tape_backward_seconds(rl->pass.tape);
     tape_watch(rl->pass.tape, watch);
     Status status =
         learn_from(rl, rl->update.passes[i], rl->update.passes[i + 1] - rl->update.passes[i], learning->loss, learning->fresh, &record->sums);
     tape_watch(rl->pass.tape, NULL);
+    const double backward = tape_backward_seconds(rl->pass.tape) - before;
+    rank_record_add(&rl->update.record, RANK_FORWARD, clock_seconds() - began - backward);
+    rank_record_add(&rl->update.record, RANK_BACKWARD, backward);
     record->pairs = rl->step.pair_means;
     record->gkd = rl->step.gkd;
-    return status;
+    const double *loads = router_loads_numbers(&rl->routers, &n_loads);
+    if (n_loads) memcpy(record + 1, loads, n_loads * sizeof *loads);
+    return status == ST_OK ? comm_check(rl->comm) : status;
+}
+
+static void add_loads(TextUpdate *update, const double *pass) {
+    for (size_t i = 0; i < update->n_loads; i++) update->loads[i] += pass[i];
 }
 
 static void add_pairs(PairMeans *sums, const PairMeans *pass) {
@@ -403,21 +439,31 @@ static void add_pass(Sums *sums, const Sums *pass) {
     sums->tokens += pass->tokens, sums->ratios += pass->ratios;
 }
 
+static double pass_seconds(const TextRl *rl) {
+    const double *seconds = rl->update.record.seconds;
+    return seconds[RANK_FORWARD] + seconds[RANK_BACKWARD];
+}
+
 /* Forward and backward of all passes of an optimiser step. */
 static Status learn_passes(TextRl *rl, int64_t n_passes, PolicyLossConfig *loss, bool fresh, Sums *sums) {
-    PassRecord *records = calloc((size_t)n_passes, sizeof *records);
-    Learning learning = {rl, loss, fresh, sums->updates == 0, records};
+    const size_t size = sizeof(PassRecord) + rl->update.n_loads * sizeof(double);
+    PassRecord *records = calloc((size_t)n_passes, size);
+    Learning learning = {rl, loss, fresh, sums->updates == 0, records, size};
     Leaves leaves = {.n = n_passes, .n_lanes = text_lanes(rl, n_passes), .run = learn_pass, .context = &learning};
     PairMeans pairs = rl->step.pair_means;
     GkdSums gkd = rl->step.gkd;
     bool interrupted = false; /* ranks finish the step */
+    const double began = clock_seconds(), before = pass_seconds(rl);
     Status status = records ? accumulator_run(&rl->update.accumulator, &leaves) : status_fail(ST_RESOURCE, "out of memory for the passes of a step");
+    rank_record_add(&rl->update.record, RANK_REDUCE, clock_seconds() - began - (pass_seconds(rl) - before));
     if (status == ST_INTERRUPTED) accumulator_drop(&rl->update.accumulator);
-    if (status == ST_OK) status = accumulator_vote(&rl->update.accumulator, &leaves, records, sizeof *records, &interrupted);
+    if (status == ST_OK) status = accumulator_vote(&rl->update.accumulator, &leaves, records, size, &interrupted);
     for (int64_t i = 0; i < n_passes && status == ST_OK; i++) {
-        add_pass(sums, &records[i].sums);
-        add_pairs(&pairs, &records[i].pairs);
-        add_gkd(&gkd, &records[i].gkd);
+        const PassRecord *record = record_of(&learning, i);
+        add_pass(sums, &record->sums);
+        add_pairs(&pairs, &record->pairs);
+        add_gkd(&gkd, &record->gkd);
+        add_loads(&rl->update, (const double *)(record + 1));
     }
     rl->step.pair_means = pairs;
     rl->step.gkd = gkd;
@@ -474,13 +520,20 @@ static void text_learn_report(const TextRl *rl, const Sums *sums, Metrics *metri
     if (rl->value->own) metric_set(metrics, "value_grad_norm", sums->value_grad_norm / updates);
 }
 
+static void report_loads(const TextRl *rl, Metrics *metrics) {
+    size_t n;
+    double *numbers = router_loads_numbers(&rl->routers, &n);
+    if (n) memcpy(numbers, rl->update.loads, n * sizeof *numbers);
+    router_loads_metrics(&rl->routers, metrics);
+}
+
 Status text_learn(TextRl *rl, Metrics *metrics) {
     Sums sums = {.diff = (double)NAN};
-    router_loads_begin(&rl->routers, (size_t)rl->step.experience.n_groups);
+    memset(rl->update.loads, 0, rl->update.n_loads * sizeof *rl->update.loads);
     rl->step.gkd = (GkdSums){0};
     TRY(text_learn_passes(rl, &sums));
     text_learn_report(rl, &sums, metrics);
-    if (comm_size(rl->config->comm) == 1) router_loads_metrics(&rl->routers, metrics);
+    report_loads(rl, metrics);
     if (rl->algorithm->taught) text_gkd_report(rl, metrics);
     if (rl->algorithm->paired) text_pairs_report(rl, metrics);
     if (adapts_kl(rl)) adapt_kl(rl, metrics);

@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 
+#include "lib/train/train.h"
 #include "rl/text/text_run.h"
 
 /* A batch of rollouts in which every prompt and completion has the maximum length. */
@@ -95,13 +96,12 @@ static Status judging_bytes(const TextRl *rl, const Largest *largest, size_t *by
 }
 
 /* The pass of an algorithm that is `taught`. */
-static Status taught_pass(const TextRl *rl, TextPass *pass, const Experience *e, int64_t n) {
+static Status taught_pass(const TextRl *rl, TextPass *pass, const Experience *e, int64_t n, const double *zeros) {
     Divergences d;
-    Status status = text_pass_taught(pass, rl->model, rl->teacher, e, 0, n, &rl->taught, &d);
-    if (status == ST_OK) {
-        tensor_seed_grad(pass->tape, d.loss, NULL);
-        status = tape_backward(pass->tape);
-    }
+    DivergenceArgs args = rl->taught;
+    args.upstream = zeros;
+    Status status = text_pass_taught(pass, rl->model, rl->teacher, e, 0, n, &args, &d);
+    if (status == ST_OK) status = tape_backward(pass->tape);
     text_pass_release(pass);
     return status;
 }
@@ -119,7 +119,7 @@ static Status passes(Largest *largest, Tape *meta) {
                            .values = head ? zeros : NULL,
                            .final_values = head ? zeros : NULL,
                            .entropies_trained = rl->loss.ent_coef != 0};
-    if (rl->algorithm->taught) return taught_pass(rl, &pass, e, n);
+    if (rl->algorithm->taught) return taught_pass(rl, &pass, e, n, zeros);
     Status status = text_memory_forward_only(rl, &pass, e, n, zeros);
     if (status == ST_OK) status = text_pass_forward(&pass, rl->model, e, 0, n, &results);
     if (status == ST_OK)
@@ -137,8 +137,17 @@ enum { SAMPLING_FIRST_TIME = 3 << 19 };
 /* Includes entropies and values, so that the scratch memory of all kernels is counted. */
 static Status text_memory_step(void *context, Tape *meta) {
     Largest *largest = context;
+    const AccumulatorConfig *division = &largest->rl->update.division;
+    const TapeWatch *watch = NULL;
     size_t judging;
-    TRY(passes(largest, meta));
+    Arena *arena = arena_new(0);
+    Status status = arena ? accumulator_plan_begin(division, arena, &watch) : ST_RESOURCE;
+    tape_watch(meta, watch);
+    if (status == ST_OK) status = passes(largest, meta);
+    tape_watch(meta, NULL);
+    accumulator_plan_end(division);
+    arena_free(arena);
+    TRY(status);
     TRY(judging_bytes(largest->rl, largest, &judging));
     const Model *teacher = largest->rl->teacher;
     largest->sampling = SAMPLING_FIRST_TIME + sampling_bytes(largest->rl, largest) + judging + (teacher ? model_memory(teacher, false).packed : 0);
@@ -160,14 +169,25 @@ static int64_t most_passes(const TextRl *rl, const Largest *largest) {
     return (sequences + each - 1) / each;
 }
 
-static Status plan_text_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
-    bool own = rl->value && rl->value->own;
-    rl->update.division = (AccumulatorConfig){.comm = rl->config->comm,
+static Status plan_division(TextRl *rl, int64_t n_passes) {
+    const bool own = rl->value && rl->value->own;
+    ShardKind shard;
+    TRY(text_divides(rl, &shard));
+    rl->update.division = (AccumulatorConfig){.comm = rl->comm,
                                               .fewer = true,
+                                              .n_rounds = shard >= SHARDS_GRADIENTS && !rl->recipe->has_lora ? n_passes : 0,
+                                              .divided = shard >= SHARDS_OPTIMIZER,
                                               .bucket = (size_t)rl->recipe->parallel_bucket << 20,
                                               .n_models = own ? 2 : 1,
                                               .params = {&rl->model->params, own ? &rl->value->model->params : NULL}};
-    rl->update.division.n_lanes = text_lanes(rl, most_passes(rl, largest));
+    rl->update.most_passes = n_passes;
+    rl->update.division.n_lanes = text_lanes(rl, n_passes);
+    return accumulator_divide(&rl->update.division);
+}
+
+static Status plan_text_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
+    bool own = rl->value && rl->value->own;
+    TRY(plan_division(rl, most_passes(rl, largest)));
     MemoryTask task = {.recipe = rl->recipe,
                        .model = rl->model,
                        .tape = rl->pass.tape,

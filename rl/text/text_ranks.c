@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/train/train.h"
 #include "rl/text/text_run.h"
 
 /* Begins a sequence in a message. ids, two arrays of log-probabilities and the text follow, each from a multiple of 8 bytes on. */
@@ -53,7 +54,7 @@ static Status read_sequence(Experience *e, const char **at) {
     return experience_add(e, &sequence);
 }
 
-/* Copies the sequences of all ranks to all; first: (size + 1), room for offsets in bytes. */
+/* Copies the sequences of all ranks to all. first: (size + 1), room for offsets in bytes */
 static Status exchange(Comm *comm, const Experience *mine, size_t *first, char **bytes) {
     size_t own = 0;
     const int size = comm_size(comm), rank = comm_rank(comm);
@@ -84,14 +85,14 @@ Status text_sample(TextRl *rl, const Model *model, const PromptRow *const *promp
                    Experience *e) {
     Comm *comm = rl->comm;
     const size_t size = (size_t)comm_size(comm), rank = (size_t)comm_rank(comm), begin = rank * n_prompts / size, end = (rank + 1) * n_prompts / size;
-    if (size == 1) return experience_sample(model, rl->tokenizer, prompts, n_prompts, number, config, e);
+    if (size == 1) return experience_sample(model, rl->tokenizer, prompts, n_prompts, number, config, NULL, e);
     Experience *mine = &rl->step.own;
     char *bytes = NULL;
     size_t *first = malloc((size + 1) * sizeof *first);
     if (!first) return status_fail(ST_RESOURCE, "out of memory for samples");
     experience_clear(mine, config->n);
     Status status = ST_OK;
-    if (begin < end) status = experience_sample(model, rl->tokenizer, prompts + begin, end - begin, number + begin, config, mine);
+    if (begin < end) status = experience_sample(model, rl->tokenizer, prompts + begin, end - begin, number + begin, config, comm, mine);
     if (status == ST_OK) status = exchange(comm, mine, first, &bytes);
     experience_clear(e, config->n);
     if (status == ST_OK) status = take_all(prompts, n_prompts, bytes, e);
@@ -100,12 +101,29 @@ Status text_sample(TextRl *rl, const Model *model, const PromptRow *const *promp
     return status;
 }
 
-/* ---- rewards ---- */
+/* ---- what ranks divide besides prompts and passes ---- */
 
-Status text_share_rewards(TextRl *rl, Experience *e) {
-    Comm *comm = rl->comm;
-    if (comm_size(comm) == 1) return ST_OK;
-    return comm_broadcast(comm, COMM_EXPERIENCE, "rewards", 0, e->rewards, (size_t)e->n * sizeof *e->rewards);
+Status text_divides(const TextRl *rl, ShardKind *shard) {
+    *shard = recipe_shard(rl->recipe);
+    if (*shard == SHARDS_NONE || !rl->value || !rl->value->own) return ST_OK;
+    status_fail(ST_CONFIG, "'parallel.shard: %s' divides one model, but 'rl.value_model' trains a second one", rl->recipe->parallel_shard);
+    return status_hint(ST_CONFIG, "leave parallel.shard out, or set rl.value_model: head");
+}
+
+void text_list_optimizer(TextRl *rl, StateList *states) {
+    static const char *const kinds[OPTIMIZER_MAX_STATES] = {"state0", "state1"};
+    const Params *params = &rl->model->params;
+    const int n_states = optimizer_find(rl->update.stepper.optimizer.name)->states(&rl->update.stepper.optimizer);
+    size_t k = 0;
+    if (!rl->update.division.divided || comm_size(rl->comm) == 1) {
+        state_optimizer(states, params);
+        return;
+    }
+    for (size_t i = 0; i < params->n; i++) {
+        const Param *param = &params->items[i];
+        for (int s = 0; s < n_states && param->trained; s++) state_divided(states, kinds[s], param, k, param->state[s]);
+        k += param->trained;
+    }
 }
 
 /* ---- passes without gradients ---- */
@@ -114,7 +132,7 @@ Status text_share_tokens(TextRl *rl, const int64_t *passes, int64_t n_passes, do
     Comm *comm = rl->comm;
     const Experience *e = &rl->step.experience;
     const int64_t size = comm_size(comm);
-    if (size == 1) return ST_OK;
+    if (size == 1 || e->n == 0) return ST_OK; /* no pair was found */
     size_t *first = malloc(((size_t)size + 1) * sizeof *first);
     Status status = first ? ST_OK : status_fail(ST_RESOURCE, "out of memory for passes");
     for (int64_t r = 0; first && r <= size; r++) first[r] = (size_t)e->begin[passes[r * n_passes / size]];

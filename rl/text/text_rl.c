@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "lib/base/system.h"
+#include "lib/train/distil_teacher.h"
+#include "lib/train/rank_inputs.h"
 #include "lib/train/trained_model.h"
 #include "lib/train/training.h"
 #include "rl/core/kl.h"
@@ -40,14 +43,21 @@ static Status text_rl_gather(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     rl->step.next_place = rl->counts.place;
     if (number == 0 && text_evaluate_due(rl, 0)) TRY(evaluate_first(rl));
+    rl->step.number = number + 1;
+    comm_phase(rl->comm, rl->step.number, "rollout", -1);
+    const double began = clock_seconds();
     TRY(text_roll_out(rl, number, &rl->step.next_place, metrics));
+    const double sampled = clock_seconds();
+    rank_record_add(&rl->update.record, RANK_ROLLOUT, sampled - began);
     TRY(text_advantages(rl, metrics));
+    rank_record_add(&rl->update.record, RANK_FORWARD, clock_seconds() - sampled);
     return text_samples_write(rl, number);
 }
 
 static Status text_rl_step(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     TRY(text_learn(rl, metrics));
+    TRY(rank_record_write(&rl->update.record, rl->run, number + 1));
     rl->counts.place = rl->step.next_place;
     rl->counts.samples_bytes = rl->step.next_samples_bytes;
     rl->counts.updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token are counted */
@@ -60,7 +70,7 @@ static Status text_rl_step(void *context, int64_t number, Metrics *metrics) {
 static void text_rl_list_state(void *context, StateList *states) {
     TextRl *rl = context;
     state_weights(states, &rl->model->params);
-    state_optimizer(states, &rl->model->params);
+    text_list_optimizer(rl, states);
     if (rl->value) text_value_list_state(rl->value, states);
     if (rl->reference) state_real(states, "beta", &rl->counts.beta);
     state_count(states, "updates", &rl->counts.updates);
@@ -235,6 +245,7 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     const Recipe *r = rl->recipe;
     RewardOptions options = *rewards;
     options.run_folder = r->output;
+    options.comm = rl->comm;
     options.max_new_tokens = r->generate_max_new_tokens * (r->rl_env ? text_env_max_turns_in_recipe(r->rl_env) : 1);
     if (r->reward) TRY(rewards_open(r->reward, r->path, &options, &rl->rewards));
     TRY(run_chat_open(&rl->recipe, rl->config && rl->config->options.resume, &rl->dated, &rl->tokenizer, &rl->chat));
@@ -315,7 +326,7 @@ static Status open_parts(TextRl *rl) {
     const Recipe *r = rl->recipe;
     TRY(choose_algorithm(rl));
     if (rl->algorithm->paired) TRY(text_pairs_open(rl));
-    TRY(trained_model_open_as(r, rl->config->runtime, &(ModelUse){.comm = rl->comm}, &rl->model));
+    TRY(trained_model_open_as(r, rl->config->runtime, &(ModelUse){.divides = true, .comm = rl->comm}, &rl->model));
     TRY(text_open_policy(rl, rl->reward_options));
     if (r->rl_env)
         TRY(open_turns(rl));
@@ -368,11 +379,30 @@ static void say_prompts(const TextRl *rl, RunPlan *plan) {
     }
 }
 
+static void add_input(TaskInput *inputs, size_t *n, const char *key, uint64_t fingerprint) { inputs[(*n)++] = (TaskInput){key, fingerprint}; }
+
+static void list_inputs(const TextRl *rl, TaskInput inputs[TASK_MAX_INPUTS]) {
+    const uint64_t reference = reference_fingerprint(rl->reference), judges = rewards_fingerprint(rl->rewards);
+    size_t n = 0;
+    add_input(inputs, &n, "model.path", model_fingerprint(rl->model));
+    add_input(inputs, &n, "data.train", prompts_fingerprint(&rl->prompts));
+    if (rl->eval.n > 0) add_input(inputs, &n, "data.eval", prompts_fingerprint(&rl->eval));
+    if (rl->value && rl->value->own) add_input(inputs, &n, "rl.value_model", model_fingerprint(rl->value->model));
+    if (reference) add_input(inputs, &n, "rl.reference", reference);
+    if (judges) add_input(inputs, &n, "reward", judges);
+    if (rl->teacher) add_input(inputs, &n, "distil.teacher", model_fingerprint(rl->teacher));
+}
+
 static Status text_rl_open(void *context, RunPlan *plan) {
     TextRl *rl = context;
+    TaskInput inputs[TASK_MAX_INPUTS] = {{0}};
     TRY(open_parts(rl));
+    list_inputs(rl, inputs);
+    TRY(rank_inputs_agree(rl->comm, rl->recipe, inputs));
     TRY(text_memory(rl, &plan->memory));
     say_prompts(rl, plan);
+    if (rl->teacher) distil_teacher_say(rl->recipe, rl->teacher, plan);
+    text_say_lanes(rl, plan);
     run_plan_text(plan, PLAN_RECORD, "algorithm", rl->algorithm->name);
     run_plan_count(plan, PLAN_RECORD, "prompts", (int64_t)rl->prompts.n);
     run_plan_count(plan, PLAN_PRINT, "rows", (int64_t)rl->prompts.n);
@@ -383,25 +413,17 @@ static Status text_rl_open(void *context, RunPlan *plan) {
     return ST_OK;
 }
 
-static void add_input(RunSteps *steps, size_t *n, const char *key, uint64_t fingerprint) { steps->inputs[(*n)++] = (TaskInput){key, fingerprint}; }
-
 static Status text_rl_begin(void *context, Run *run, RunSteps *steps) {
     TextRl *rl = context;
-    uint64_t reference = reference_fingerprint(rl->reference), judges = rewards_fingerprint(rl->rewards);
-    size_t n = 0;
     rl->run = run;
     rl->doctor = rl_doctor_new();
     if (!rl->doctor) return status_fail(ST_RESOURCE, "out of memory for the run");
     TRY(optimizer_init(&rl->update.stepper.optimizer, &rl->model->params, rl->arena));
     TRY(text_division_init(rl));
-    add_input(steps, &n, "model.path", model_fingerprint(rl->model));
-    add_input(steps, &n, "data.train", prompts_fingerprint(&rl->prompts));
-    if (rl->eval.n > 0) add_input(steps, &n, "data.eval", prompts_fingerprint(&rl->eval));
-    if (rl->value && rl->value->own) add_input(steps, &n, "rl.value_model", model_fingerprint(rl->value->model));
-    if (reference) add_input(steps, &n, "rl.reference", reference);
-    if (judges) add_input(steps, &n, "reward", judges);
-    if (rl->teacher) add_input(steps, &n, "distil.teacher", model_fingerprint(rl->teacher));
+    rank_record_begin(&rl->update.record, rl->comm);
+    list_inputs(rl, steps->inputs);
     steps->total = rl->total_steps;
+    steps->shards = accumulator_shards(&rl->update.accumulator, 0);
     return run_step(run) < 0 ? text_samples_cut(rl) : ST_OK; /* samples of a run that ended before its first checkpoint */
 }
 
@@ -440,7 +462,11 @@ static void text_rl_release(void *context) { text_release(context); }
 
 Status text_rl_run(const TrainingConfig *config, const RewardOptions *rewards, TrainResult *result) {
     static const char *const results[] = {"steps", "first_reward", "last_reward", "first_eval_reward", "last_eval_reward", "seconds", NULL};
-    static const Shown shown[] = {{.metric = "reward", .label = "reward"}, {.metric = "completion_length", .label = "length", .digits = 1}, {0}};
+    static const Shown shown[] = {{.metric = "reward", .label = "reward"},
+                                  {.metric = "divergence", .label = "divergence", .digits = 4},
+                                  {.metric = "agreement", .label = "agreement", .digits = 2},
+                                  {.metric = "completion_length", .label = "length", .digits = 1},
+                                  {0}};
     static const TrainingKind kind = {.open = text_rl_open,
                                       .begin = text_rl_begin,
                                       .release = text_rl_release,

@@ -153,7 +153,7 @@ static Status own_words(const TextRl *rl, const Experience *e, OwnWords **all) {
     return status;
 }
 
-/* Scores the samples on this rank. */
+/* Ranks score the samples together (reward_ranks.c), and all get all numbers. */
 static Status score_samples(TextRl *rl, Experience *e, RolloutSums *sums) {
     for (int64_t i = 0; i < e->n; i++) {
         const PromptRow *prompt = e->prompts[i / e->group_size];
@@ -187,10 +187,8 @@ static Status score_samples(TextRl *rl, Experience *e, RolloutSums *sums) {
     return scores ? add_columns(rl, scores, sums) : ST_OK;
 }
 
-/* Rank 0 calls the rewards, so that each completion is judged once. It also has the sums of columns, which the metrics need. */
 Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
-    if (comm_rank(rl->comm) == 0) TRY(score_samples(rl, e, sums));
-    TRY(text_share_rewards(rl, e));
+    TRY(score_samples(rl, e, sums));
     add_round(sums, e);
     return ST_OK;
 }

@@ -7,6 +7,8 @@
 
 #include "lib/base/tally.h"
 #include "lib/train/accumulator.h"
+#include "lib/train/rank_records.h"
+#include "lib/train/run_plan.h"
 #include "rl/common/rl_watch.h"
 #include "rl/pairs/preference_losses.h"
 #include "rl/common/reference.h"
@@ -73,6 +75,7 @@ typedef struct TextStep {
     GkdSource source; /* these two: for algorithms that are `taught` */
     GkdSums gkd;
     int64_t next_place, next_samples_bytes; /* of the counters, once the step has learned */
+    int64_t number;                         /* from 1 */
 } TextStep;
 
 /* Counters that the next step depends on; checkpoints save them in addition to the weights. */
@@ -90,7 +93,11 @@ typedef struct TextUpdate {
     Stepper stepper;
     AccumulatorConfig division; /* of an optimiser step, over lanes and ranks */
     Accumulator accumulator;    /* of the policy, and of a separate value model */
+    RankRecord record;          /* of a step */
+    int64_t most_passes;        /* of an optimiser step */
     int64_t *passes;            /* first sequence of each pass of an optimiser step, and the end; room for all sequences */
+    double *loads;              /* (n_loads): sums of the routers over the passes of a step, see router_loads_numbers */
+    size_t n_loads;
 } TextUpdate;
 
 /* Names of metrics that have appeared so far. */
@@ -182,8 +189,10 @@ Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *
 /* experience_sample, with the prompts divided over ranks. Fails likewise, and as comm_wait. */
 Status text_sample(TextRl *rl, const Model *model, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config,
                    Experience *e);
-/* Copies the rewards of rank 0 to all. */
-Status text_share_rewards(TextRl *rl, Experience *e);
+/* Whether ranks divide more than prompts and passes (parallel.shard). ST_CONFIG: they cannot, with a separate value model. */
+Status text_divides(const TextRl *rl, ShardKind *shard);
+/* Lists the optimiser's states, of which ranks may have parts. */
+void text_list_optimizer(TextRl *rl, StateList *states);
 /* Copies numbers of tokens of rl->step.experience to all ranks; rank r has those of its passes, from r x n_passes / ranks on. passes: (n_passes + 1),
  * the first sequence of each and the end. arrays: NULL entries are left out. */
 Status text_share_tokens(TextRl *rl, const int64_t *passes, int64_t n_passes, double *const *arrays, size_t n_arrays);
@@ -199,8 +208,10 @@ void text_correlations_report(const TextRl *rl, const Correlations *correlations
 
 /* Number of optimiser steps per batch of rollouts. */
 int64_t text_steps_per_rollout(const TextRl *rl);
-/* Number of lanes of an optimiser step of so many passes, which are its leaves. */
+/* Number of lanes of an optimiser step of so many passes, which are its leaves. With divided gradients each is one. */
 int64_t text_lanes(const TextRl *rl, int64_t n_passes);
+/* Says whether the bits of the run depend on the number of ranks: without parallel.lanes, more ranks than lanes have a lane each. */
+void text_say_lanes(const TextRl *rl, RunPlan *plan);
 /* Makes room for the sums of an optimiser step. ST_RESOURCE. */
 Status text_division_init(TextRl *rl);
 /* Whether the KL to the reference, if any, is subtracted from the reward. */

@@ -1,9 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # tune under mpirun: what has to be equal on all ranks, launchers that do not fit, commands over ranks and in one process. Skipped without an MPI launcher.
-#   tests/cli/ranks.sh TUNE
+# TEST_LONG=1 also runs the slow ones, and all of it under MPICH.
+#   tests/cli/ranks.sh TUNE [mpich]
 set -u
-tune=$1
+tune=$1 script=$PWD/$0 root=$PWD
+case $0 in /*) script=$0 ;; esac
 case $tune in /*) ;; *) tune=$PWD/$tune ;; esac
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -30,20 +32,23 @@ openmpi= mpich=
 [ -f "$plugins/comm_mpich.so" ] && mpich=$(find_launcher mpich HYDRA)
 case $tune in *build/san* | *build/tsan*) openmpi='' mpich='' ;; esac # MPI libraries leak and race
 [ -z "$openmpi" ] || openmpi="$openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1"
+[ "${2:-}" != mpich ] || openmpi=
 launcher=${openmpi:-$mpich}
 
-# Runs on two ranks; rank 1 takes $other instead of $same. What both print is in $work/said.
+# Runs on two ranks; rank 1 takes $other instead of $same, and of what is set: the folder AT1, the variable ENV1, the program TUNE1. SIGNAL, for the
+# rank SIGNALLED (1), is sent once the run has saved a step. What both print is in $work/said.
 cat >"$work/rank.sh" <<'RANK'
 #!/bin/sh
 rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
 [ "$rank" = 0 ] || [ -z "${AT1:-}" ] || cd "$AT1" || exit 1
-# A signal for rank 1 once the run has saved a step
-if [ "$rank" = 1 ] && [ -n "${SIGNAL1:-}" ]; then
-    (for _ in $(seq 3000); do ls run/checkpoints/step-* >/dev/null 2>&1 && kill "-$SIGNAL1" $$ && break || sleep 0.01; done) &
+[ "$rank" = 0 ] || [ -z "${ENV1:-}" ] || export "$ENV1"
+if [ "$rank" = 1 ] && [ -n "${TUNE1:-}" ]; then shift && set -- "$TUNE1" "$@"; fi
+if [ "$rank" = "${SIGNALLED:-1}" ] && [ -n "${SIGNAL:-}" ]; then
+    (for _ in $(seq 3000); do ls run/checkpoints/step-* >/dev/null 2>&1 && kill "-$SIGNAL" $$ && break || sleep 0.01; done) &
 fi
 if [ "$rank" = 1 ]; then exec "$@" $OTHER; else exec "$@" $SAME; fi
 RANK
-two_ranks() { SAME=$same OTHER=$other timeout -s KILL 100 $launcher -n 2 sh "$work/rank.sh" "$tune" "$@" >"$work/said" 2>&1; }
+two_ranks() { SAME=$same OTHER=$other timeout -s KILL 100 $launcher -n 2 sh "$work/rank.sh" "$tune" "$@" >"$work/${said:-said}" 2>&1; }
 said_once() { [ "$(grep -c -e "$1" "$work/said")" = 1 ]; }
 
 awk -v kind=train -f recipes/demo/make_rows.awk recipes/demo/words.txt | head -n 30 >"$work/rows.jsonl"
@@ -89,12 +94,37 @@ AT1=other sft
 [ $? = 4 ] && said_once 'error: rank 1 (.*) has another data.train' && [ ! -e run ]
 verdict "other rows" $?
 cp rows.jsonl other/ && printf 'x' | dd of=other/model/model.safetensors bs=1 seek=20001 conv=notrunc 2>dd.log
+mv other/model/model.safetensors other/weights && ln -s ../weights other/model/model.safetensors
 AT1=other sft
 [ $? = 4 ] && said_once 'error: rank 1 (.*) has another model.path' && [ ! -e run ]
 verdict "another byte of the weights" $?
+echo >>other/model/tokenizer.json && ln -sf ../../model/model.safetensors other/model/model.safetensors
+AT1=other sft
+[ $? = 4 ] && said_once 'error: rank 1 (.*) has another tokenizer in model.path' && [ ! -e run ]
+verdict "another tokenizer" $?
+cp model/tokenizer.json other/model/ && ln -sf ../weights other/model/model.safetensors
 sft parallel.data=4
-[ $? = 3 ] && said_once 'error: 2 ranks are not data 4'
+[ $? = 3 ] && said_once 'error: 2 ranks are not data 4' && said_once 'hint: parallel.data=2'
 verdict "another number of ranks than parallel.data" $?
+if [ -n "${TEST_LONG:-}" ]; then
+    mkdir program && ln -s "$plugins"/comm_*.so program/
+    LC_ALL=C sed 's/tune \([0-9]*\)\.\([0-9]*\)\.[0-9]/tune \1.\2.x/' "$tune" >program/tune && chmod +x program/tune
+    TUNE1=$work/program/tune sft
+    [ $? = 3 ] && said_once 'error: rank 1 (.*) has another program: tune [0-9.]*x' && [ ! -e run ]
+    verdict "another program" $?
+    ENV1=TUNE_ISA=base sft
+    [ $? = 3 ] && said_once 'error: rank 1 (.*) has another instruction set: base, rank 0 ' && said_once 'hint: parallel.hosts=mixed' && [ ! -e run ]
+    verdict "another instruction set" $?
+    ENV1=TUNE_ISA=base sft parallel.hosts=mixed && [ -e run/finished.json ]
+    verdict "another instruction set, allowed" $?
+    rm -rf run
+    TUNE_GEMM=openblas ENV1=TUNE_GEMM=own sft
+    [ $? = 3 ] && said_once 'error: rank 1 (.*) has another library for products' && [ ! -e run ]
+    verdict "another library for products" $?
+    ENV1=TUNE_GEMM=none sft
+    [ $? = 2 ] && said_once "error: rank 1 (.*): .*'none'" && [ ! -e run ]
+    verdict "a wrong setting of rank 1" $?
+fi
 
 # ---- runs ----
 facts() { sed 's/"seconds": *[^,}]*//; s/"tokens_per_second": *[^,}]*//' "$1/metrics.jsonl"; }
@@ -104,11 +134,11 @@ long='train.max_steps=200 train.save_every=1'
 sft $long && said_once '2 ranks on 1 host' && same_run
 verdict "two ranks leave the files of one process" $?
 rm -rf run
-sft $long parallel.shard=optimizer && same_run
-verdict "the same with a divided optimiser" $?
+ENV1=OMP_NUM_THREADS=3 sft $long parallel.shard=optimizer && same_run
+verdict "the same with a divided optimiser, and other threads on a rank" $?
 for signal in KILL STOP INT; do
     rm -rf run
-    SIGNAL1=$signal sft $long parallel.timeout=3
+    SIGNAL=$signal sft $long parallel.timeout=3
     code=$?
     case $signal in
     KILL) [ $code != 0 ] ;;
@@ -117,6 +147,51 @@ for signal in KILL STOP INT; do
     esac && [ ! -e run/finished.json ] && sft $long --resume && same_run
     verdict "SIG$signal for a rank, then --resume" $?
 done
+if [ -n "${TEST_LONG:-}" ]; then
+    rm -rf run
+    SIGNAL=KILL SIGNALLED=0 sft $long parallel.timeout=3
+    [ $? != 0 ] && [ ! -e run/finished.json ] && sft $long --resume && same_run
+    verdict "SIGKILL for rank 0, then --resume" $?
+    rm -rf run
+    SAME=$same OTHER=$other OMPI_MCA_odls_base_sigkill_timeout=3 timeout -s KILL 100 $launcher -n 2 sh rank.sh "$tune" sft $settings output=run $long >said 2>&1 &
+    asked=$!
+    for _ in $(seq 3000); do ls run/checkpoints/step-* >/dev/null 2>&1 && break || sleep 0.01; done
+    # The launcher is the child of `timeout`
+    kill -TERM "$(ps -o pid= --ppid $asked | tr -d ' ')"
+    wait $asked
+    [ $? != 0 ] && said_once 'hint: continue with' && [ ! -e run/finished.json ] && sft $long --resume && same_run
+    verdict "SIGTERM for the launcher, then --resume" $?
+    rm -rf run
+    sft $long &
+    first=$!
+    for _ in $(seq 3000); do [ -e run/metrics.jsonl ] && break || sleep 0.01; done
+    said=second sft $long --resume
+    [ $? = 3 ] && [ "$(grep -c 'error: another process is training in' second)" = 1 ] && wait $first && same_run
+    verdict "two runs in one directory: the second one is refused" $?
+fi
+# ---- policy gradients ----
+same='' other=''
+sed -n 's/.*"prompt": *"\([^"]*\)".*/{"prompt": "\1"}/p' rows.jsonl | head -n 4 >prompts.jsonl
+cp prompts.jsonl other/
+cat >policy.yaml <<YAML
+model: {path: model}
+data: {train: prompts.jsonl}
+lora: {rank: 4}
+train: {max_steps: 2}
+rl: {algorithm: grpo, num_generations: 2, prompts_per_step: 3}
+generate: {max_new_tokens: 6, temperature: 6}
+reward: [{type: length, target: 3}, {type: command, command: [sed, -u, 's/.*/1/; w asked-{rank}-{ranks}']}]
+parallel: {lanes: 4}
+YAML
+cp policy.yaml other/
+policy='rl policy.yaml --quiet'
+[ -s prompts.jsonl ] && "$tune" $policy output=policy-alone && two_ranks $policy output=policy && cmp policy-alone/samples.jsonl policy/samples.jsonl &&
+    cmp policy-alone/adapter/adapter_model.safetensors policy/adapter/adapter_model.safetensors && [ "$(grep -c '"rank"' policy/ranks.jsonl)" = 4 ] &&
+    [ "$(cat asked-0-1 | wc -l)" = "$(cat asked-0-2 asked-1-2 | wc -l)" ] && [ -s asked-1-2 ]
+verdict "rl on text: the files of one process" $?
+asked='--data prompts.jsonl --json --quiet'
+"$tune" eval policy-alone $asked >alone.json && two_ranks eval policy-alone $asked && cmp alone.json said
+verdict "eval of a policy: the numbers of one process" $?
 # ---- commands whose rows are dealt ----
 same='' other=''
 head -n 9 rows.jsonl >nine.jsonl
@@ -168,4 +243,11 @@ verdict "inspect runs once" $?
 two_ranks rl "$recipes/rl_taxi_q_learning.yaml" output=taxi
 [ $? = 3 ] && said_once 'error: ' && grep -q 'runs in one process, not in 2' said && [ ! -e taxi ]
 verdict "environments are refused" $?
+# ---- the other library ----
+if [ -n "${TEST_LONG:-}" ] && [ -n "$openmpi" ] && [ -n "$mpich" ]; then
+    (cd "$root" && sh "$script" "$tune" mpich >"$work/said" 2>&1)
+    code=$?
+    grep '^\[' "$work/said" | grep -v 'PASSED'
+    verdict "all of this under MPICH" $code
+fi
 finish

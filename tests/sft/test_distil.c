@@ -2,8 +2,9 @@
 /* Distillation: curves of another program, what the loss is at its limits, teachers that do not fit. */
 #include "lib/base/file.h"
 #include "lib/base/json.h"
+#include "lib/base/system.h"
 #include "lib/infer/top_file.h"
-#include "lib/model/weight_file.h"
+#include "lib/model/safetensors.h"
 #include "sft/sft.h"
 #include "tests/support/check.h"
 #include "tests/support/runs.h"
@@ -123,6 +124,32 @@ TEST(stored_log_probabilities_replace_the_teacher) {
     golden_curve("top-k", path, "distil.loss=top_k\ndistil.top_k=8\n", true, 1e-6);
     save_golden_teacher(path, 8, DT_F16);
     golden_curve("top-k", path, "distil.loss=top_k\ndistil.top_k=8\n", false, 1e-3);
+}
+
+/* Both files have the same numbers, so every step has the same bits. */
+TEST(a_gguf_file_teaches_as_its_directory) {
+    static const char *const teachers[] = {"golden/models/llama", "golden/deploy/gguf/tiny/llama.f32.gguf"};
+    char student[512], teacher[512], rows[512], out[512];
+    Str found[2] = {0};
+    if (!shared_path(teachers[1], teacher, sizeof teacher)) skip();
+    shared_path("golden/deploy/distil/teacher", student, sizeof student);
+    snprintf(rows, sizeof rows, "%s", temp_file(test_folder, "gguf.jsonl"));
+    write_golden_rows(rows);
+    for (int i = 0; i < 2; i++) {
+        TrainResult result;
+        shared_path(teachers[i], teacher, sizeof teacher);
+        snprintf(out, sizeof out, "%s", temp_file(test_folder, i ? "gguf" : "directory"));
+        Recipe *recipe = recipe_of_lines("model.path=%s\nmodel.compute=f32\nlora=null\ndata.train=%s\ntrain.batch_size=2\ntrain.max_steps=4\n"
+                                         "train.learning_rate=0.001\noutput=%s\ndistil.teacher=%s\ndistil.hidden=1\n",
+                                         student, rows, out, teacher);
+        check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &result));
+        recipe_free(recipe);
+        metrics_text(out, &found[i]);
+    }
+    assert_string_equal(str_text(&found[0]), str_text(&found[1]));
+    check_same_file(test_folder, "directory", "gguf", "model/model.safetensors");
+    str_release(&found[0]);
+    str_release(&found[1]);
 }
 
 /* ---- the teacher's answers ---- */
@@ -259,18 +286,23 @@ static char *rows_file(void) {
     return path;
 }
 
-static Status small_run(const char *name, const char *settings, bool resume) {
+typedef void OnProgress(void *context, const Progress *progress);
+
+static Status watched_run(const char *name, const char *settings, bool resume, OnProgress *on_progress) {
     TrainResult result;
     char *rows = rows_file();
     Recipe *recipe =
         recipe_of_lines("model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\ndata.train=%s\ntrain.batch_size=2\ntrain.max_steps=4\n"
                         "train.learning_rate=0.01\ntrain.save_every=1\noutput=%s\n%s",
                         rows, temp_file(test_folder, name), settings);
-    Status status = sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume}, &result);
+    Status status =
+        sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume, .on_progress = on_progress}, &result);
     recipe_free(recipe);
     free(rows);
     return status;
 }
+
+static Status small_run(const char *name, const char *settings, bool resume) { return watched_run(name, settings, resume, NULL); }
 
 #define SELF "distil.teacher=recipes/demo/model\n"
 
@@ -372,13 +404,143 @@ TEST(inner_losses_do_not_depend_on_parts) {
     for (int i = 0; i < 4; i++) check_close(parts[i], whole[i], 1e-5 * whole[i]);
 }
 
-TEST(a_resumed_run_has_the_same_bytes) {
-    const char *settings = SELF "distil.alpha=0.3\ndistil.loss=jsd\ndistil.hidden=1\ndistil.attention=1\n";
+static void interrupt_at_two(void *context, const Progress *progress) {
+    (void)context;
+    if (progress->step == 2) interrupt_request();
+}
+
+/* The projector and its moments are in the checkpoint too. */
+TEST(an_interrupted_run_has_the_same_bytes) {
+    const char *settings = SELF "distil.alpha=0.3\ndistil.loss=jsd\ndistil.hidden=1\ndistil.attention=1\ntrain.save_every=0\n";
+    Str whole = {0}, half = {0};
     check_ok(small_run("whole", settings, false));
-    check_ok(small_run("half", settings, false));
-    check_ok(dir_remove(temp_file(test_folder, "half/checkpoints/step-4")));
+    check_status(watched_run("half", settings, false, interrupt_at_two), ST_INTERRUPTED);
+    interrupt_clear();
+    assert_true(dir_exists(temp_file(test_folder, "half/checkpoints/step-2")));
     check_ok(small_run("half", settings, true));
+    metrics_text(temp_file(test_folder, "whole"), &whole);
+    metrics_text(temp_file(test_folder, "half"), &half);
+    assert_string_equal(str_text(&whole), str_text(&half));
     check_same_file(test_folder, "whole", "half", "adapter/adapter_model.safetensors");
+    check_same_file(test_folder, "whole", "half", "checkpoints/step-4/tensors.safetensors");
+    str_release(&whole);
+    str_release(&half);
+}
+
+/* ---- vocabularies ---- */
+
+/* A copy of the demo's model whose embedding has more rows than its tokenizer has tokens. */
+static void write_padded(const char *dir) {
+    enum { MORE = 6 };
+    static const char from[] = "recipes/demo/model";
+    WeightFile *file;
+    SafetensorsWriter *writer;
+    json_t *config;
+    check_ok(dir_make(dir));
+    check_ok(file_copy(temp_file(from, "tokenizer.json"), temp_file(dir, "tokenizer.json")));
+    check_ok(file_copy(temp_file(from, "tokenizer_config.json"), temp_file(dir, "tokenizer_config.json")));
+    check_ok(json_read_file(temp_file(from, "config.json"), &config));
+    int64_t vocab = json_integer_value(json_object_get(config, "vocab_size"));
+    json_object_set_new(config, "vocab_size", json_integer(vocab + MORE));
+    assert_int_equal(json_dump_file(config, temp_file(dir, "config.json"), 0), 0);
+    json_decref(config);
+    check_ok(weight_file_open(from, &file));
+    check_ok(safetensors_writer_new(temp_file(dir, "model.safetensors"), &writer));
+    for (size_t i = 0; i < file->n; i++) {
+        StoredTensor tensor = file->tensors[i];
+        if (tensor.shape[0] == vocab) {
+            tensor.bytes += tensor.bytes / (size_t)vocab * MORE;
+            tensor.shape[0] += MORE;
+        }
+        safetensors_declare_as(writer, &tensor);
+    }
+    for (size_t i = 0; i < file->n; i++) {
+        const StoredTensor *tensor = &file->tensors[i];
+        safetensors_write(writer, tensor->data, tensor->bytes);
+        if (tensor->shape[0] == vocab) safetensors_write(writer, tensor->data, tensor->bytes / (size_t)vocab * MORE); /* as likely as real tokens */
+    }
+    check_ok(safetensors_commit(writer));
+    weight_file_close(file);
+}
+
+/* Rows of either embedding that the other model lacks are left out. */
+TEST(padding_of_embeddings_does_not_count) {
+    static const char *const keys[] = {"loss", "divergence", "agreement", "grad_norm"};
+    char dir[512];
+    double plain[4], padded[4];
+    Str teacher = {0}, student = {0};
+    snprintf(dir, sizeof dir, "%s", temp_file(test_folder, "padded"));
+    write_padded(dir);
+    str_printf(&teacher, "distil.teacher=%s\ndistil.alpha=0.5\n", dir);
+    str_printf(&student, SELF "distil.alpha=0.5\nmodel.path=%s\n", dir);
+    check_ok(small_run("not-padded", SELF "distil.alpha=0.5\n", false));
+    check_ok(small_run("padded-teacher", str_text(&teacher), false));
+    check_ok(small_run("padded-student", str_text(&student), false));
+    for (size_t k = 0; k < COUNT_OF(keys); k++) {
+        read_metric("not-padded", keys[k], plain);
+        read_metric("padded-teacher", keys[k], padded);
+        for (int i = 0; i < 4; i++) check_close(padded[i], plain[i], 1e-9 + 1e-6 * plain[i]);
+        read_metric("padded-student", keys[k], padded);
+        for (int i = 0; i < 4; i++) check_close(padded[i], plain[i], 1e-9 + 1e-6 * plain[i]);
+    }
+    str_release(&teacher);
+    str_release(&student);
+}
+
+/* Checks that a file of answers has rows of the student's tokens: prompt and answer as they read. */
+static void check_answers(const char *name, const Tokenizer *tokenizer) {
+    Lines lines;
+    Slice slice;
+    size_t n = 0;
+    check_ok(lines_open(&lines, temp_file(temp_file(test_folder, "tokens"), name)));
+    for (; lines_next(&lines, &slice); n++) {
+        json_t *line;
+        int32_t ids[256];
+        size_t n_ids = 0;
+        Str text = {0};
+        check_ok(json_read_text(slice.data, slice.len, name, &line));
+        const json_t *labels = json_object_get(line, "labels");
+        assert_true(json_array_size(labels) <= COUNT_OF(ids));
+        for (size_t t = 0; t < json_array_size(labels); t++)
+            if (json_integer_value(json_array_get(labels, t)) >= 0) ids[n_ids++] = (int32_t)json_integer_value(json_array_get(labels, t));
+        assert_true(n_ids > 0);
+        check_ok(tokenizer_decode(tokenizer, ids, n_ids, true, &text));
+        assert_string_equal(str_text(&text), json_string_value(json_object_get(line, "answer")));
+        str_release(&text);
+        json_decref(line);
+    }
+    check_ok(lines_close(&lines));
+    assert_int_equal(n, 4);
+}
+
+/* Models with nothing in common: the first differing token is named, and answers are learned all the same. */
+TEST(a_teacher_of_other_tokens_can_only_answer) {
+    char teacher[512];
+    Str settings = {0};
+    Arena *arena = arena_new(0);
+    Tokenizer *tokenizer;
+    char **names;
+    size_t n, found = 0;
+    double loss[4];
+    if (!shared_path("data/models/stories260K-hf", teacher, sizeof teacher)) skip();
+    check_ok(dir_make(temp_file(test_folder, "tokens")));
+    str_printf(&settings, "distil.teacher=%s\n", teacher);
+    check_status(small_run("tokens/run", str_text(&settings), false), ST_CONFIG);
+    check_text("token 0 is '<unk>' in");
+    check_text("'<bos>' in the student");
+    assert_non_null(strstr(status_hint_text(), "distil.loss=sequence"));
+    str_append(&settings, "distil.loss=sequence\ngenerate.greedy=true\ngenerate.max_new_tokens=12\n");
+    check_ok(small_run("tokens/run", str_text(&settings), false));
+    read_metric("tokens/run", "loss", loss);
+    assert_true(loss[2] + loss[3] < loss[0] + loss[1]);
+    check_ok(tokenizer_load("recipes/demo/model", &tokenizer));
+    check_ok(dir_list(temp_file(test_folder, "tokens"), arena, &names, &n));
+    for (size_t i = 0; i < n; i++)
+        if (text_starts_with(names[i], "answers-")) check_answers(names[i], tokenizer), found++;
+    assert_int_equal(found, 1);
+    tokenizer_free(tokenizer);
+    arena_free(arena);
+    str_release(&settings);
 }
 
 TEST(teachers_that_do_not_fit) {
@@ -387,9 +549,7 @@ TEST(teachers_that_do_not_fit) {
     check_status(small_run("key", SELF "distil.beta=0.4\n", false), ST_CONFIG);
     check_text("distil.beta");
     check_status(small_run("alone", "distil.alpha=0.4\n", false), ST_CONFIG);
-    check_text("distil.teacher");
-    check_status(small_run("inner-alone", "distil.hidden=1\n", false), ST_CONFIG);
-    check_text("distil.hidden");
+    check_text("'distil.teacher' is missing");
     if (!shared_path("golden/models/llama", other, sizeof other)) skip();
     Str settings = {0};
     str_printf(&settings, "distil.teacher=%s\n", other);
@@ -472,6 +632,7 @@ int main(void) {
         cmocka_unit_test(hintons_mix_equals_the_reference),
         cmocka_unit_test(top_k_equals_the_reference),
         cmocka_unit_test(stored_log_probabilities_replace_the_teacher),
+        cmocka_unit_test(a_gguf_file_teaches_as_its_directory),
         cmocka_unit_test(answers_of_the_teacher_equal_the_reference),
         cmocka_unit_test(hidden_states_equal_the_reference),
         cmocka_unit_test(attention_equals_the_reference),
@@ -479,7 +640,9 @@ int main(void) {
         cmocka_unit_test(inner_losses_do_not_depend_on_parts),
         cmocka_unit_test(a_model_does_not_differ_from_itself),
         cmocka_unit_test(alpha_0_is_plain_training),
-        cmocka_unit_test(a_resumed_run_has_the_same_bytes),
+        cmocka_unit_test(an_interrupted_run_has_the_same_bytes),
+        cmocka_unit_test(padding_of_embeddings_does_not_count),
+        cmocka_unit_test(a_teacher_of_other_tokens_can_only_answer),
         cmocka_unit_test(logits_of_a_family_are_scaled_and_capped),
         cmocka_unit_test(teachers_that_do_not_fit),
         cmocka_unit_test(files_that_do_not_fit),

@@ -190,6 +190,7 @@ typedef struct RankResult {
 } RankResult;
 
 Status ranks_fork(int size, RankRun *run, RankBody *body, void *data) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
     RankSockets *sockets = rank_sockets_new(size);
     int pipes[RANKS_MAX][2];
     pid_t children[RANKS_MAX];
@@ -201,6 +202,7 @@ Status ranks_fork(int size, RankRun *run, RankBody *body, void *data) {
             close(pipes[rank][1]);
             continue;
         }
+        for (size_t i = 0; i < COUNT_OF(faults); i++) signal(faults[i], SIG_DFL); /* else the test program would go on in this process, too */
         rank_sockets_keep(sockets, rank);
         rank_live(&(RankStart){sockets, rank, run, body, data});
         const RankResult result = {run->failures[rank], run->prints[rank]};

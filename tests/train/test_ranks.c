@@ -3,78 +3,14 @@
 #include "lib/base/system.h"
 #include "rl/pairs/preference.h"
 #include "rl/pairs/reward_training.h"
-#include "rl/text/text_rl.h"
 #include "sft/sft.h"
 #include "tests/support/check.h"
-#include "tests/support/ranks.h"
+#include "tests/support/ranked_run.h"
 #include "tests/support/runs.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- a run on some ranks ---- */
-
-typedef Status RunFn(const TrainingConfig *config, TrainResult *result);
-typedef struct RankedRun {
-    RunFn *run;
-    const char *name, *settings, *more; /* settings: "key=value" lines, those of `more` after them */
-    bool resume;
-    int64_t stop_after; /* interrupts the last rank after this step; 0: none */
-    bool no_memory;     /* it gets no more memory then, instead */
-} RankedRun;
-
-static void stop(void *context, const Progress *progress) {
-    const RankedRun *ranked = context;
-    if (progress->step != ranked->stop_after) return;
-    if (ranked->no_memory)
-        arena_fail_at(1);
-    else
-        interrupt_request();
-}
-
-static Status run_on_rank(Comm *comm, void *data) {
-    const RankedRun *ranked = data;
-    TrainResult result;
-    omp_set_num_threads(1);
-    Recipe *recipe = recipe_of_lines("model.path=recipes/demo/model\nmodel.compute=f32\noutput=%s\n%s\n%s", temp_file(test_folder, ranked->name),
-                                     ranked->settings, ranked->more);
-    bool stops = ranked->stop_after > 0 && comm_rank(comm) == comm_size(comm) - 1;
-    Status status = ranked->run(&(TrainingConfig){.recipe = recipe,
-                                                  .runtime = runtime_of(recipe),
-                                                  .options.resume = ranked->resume,
-                                                  .comm = comm,
-                                                  .on_progress = stops ? stop : NULL,
-                                                  .context = data},
-                                &result);
-    recipe_free(recipe);
-    return status;
-}
-
-static void run_on(int ranks, const RankedRun *ranked, Status wanted) {
-    RankRun run = {.config.timeout = 120};
-    Status status = ranks_fork(ranks, &run, run_on_rank, (void *)(uintptr_t)ranked);
-    if (status != wanted) fail_msg("%s on %d ranks: %s", ranked->name, ranks, status_text());
-}
-
-/* ---- what a run leaves ---- */
-
-static void check_same_metrics(const char *a, const char *b) {
-    Str texts[2] = {{0}, {0}};
-    metrics_text(temp_file(test_folder, a), &texts[0]);
-    metrics_text(temp_file(test_folder, b), &texts[1]);
-    assert_true(texts[0].len > 0);
-    if (strcmp(str_text(&texts[0]), str_text(&texts[1])) != 0) fail_msg("%s:\n%s%s:\n%s", a, str_text(&texts[0]), b, str_text(&texts[1]));
-    str_release(&texts[0]);
-    str_release(&texts[1]);
-}
-
-static void check_same_run(const char *a, const char *b, const char *result, const char *checkpoint) {
-    check_same_file(test_folder, a, b, result);
-    check_same_file(test_folder, a, b, checkpoint);
-    check_same_metrics(a, b);
-}
 
 /* ---- rows ---- */
 
@@ -121,26 +57,6 @@ TEST(adapters_of_ranks_are_those_of_one_process) { compare_all(sft_run, ADAPTER,
 
 TEST(models_of_ranks_are_those_of_one_process) { compare_all(sft_run, FULL, "model/model.safetensors", true, long_tests()); }
 
-/* What a rank sent in the first step, by ranks.jsonl */
-static double sent(const char *name, int rank, const char *kind) {
-    Lines lines;
-    Slice line;
-    double bytes = -1;
-    check_ok(lines_open(&lines, temp_file(temp_file(test_folder, name), "ranks.jsonl")));
-    for (int at = 0; lines_next(&lines, &line) && at <= rank; at++) {
-        json_t *json = json_loadb(line.data, line.len, 0, NULL);
-        assert_non_null(json);
-        assert_int_equal(json_integer_value(json_object_get(json, "step")), 1);
-        assert_int_equal(json_integer_value(json_object_get(json, "rank")), at);
-        assert_true(json_is_number(json_object_get(json_object_get(json, "seconds"), "backward")));
-        bytes = json_number_value(json_object_get(json_object_get(json, "bytes"), kind));
-        json_decref(json);
-    }
-    lines_close(&lines);
-    assert_true(bytes >= 0);
-    return bytes;
-}
-
 /* n bytes of gradients, N ranks: all ranks together send (N - 1) n to owners, and (N - 1) n to all. With divided gradients they send once for each of
  * their leaves: of four, rank 0 of three has two. */
 TEST(runs_move_the_bytes_of_formulas) {
@@ -157,12 +73,39 @@ TEST(runs_move_the_bytes_of_formulas) {
         const double each = (runs[i].ranks - 1) * n;
         double gradients = 0, weights = 0;
         for (int rank = 0; rank < runs[i].ranks; rank++) {
-            gradients += sent(runs[i].name, rank, "gradients") / (runs[i].rounds && rank == 0 ? 2 : 1);
-            weights += sent(runs[i].name, rank, "weights");
+            gradients += bytes_sent(runs[i].name, 1, rank, "gradients") / (runs[i].rounds && rank == 0 ? 2 : 1);
+            weights += bytes_sent(runs[i].name, 1, rank, "weights");
         }
         if (gradients != (runs[i].divided ? 1 : 2) * each) fail_msg("%s: %.0f bytes of gradients, %.0f n", runs[i].name, gradients, gradients / n);
         if (weights != (runs[i].divided ? each : 0)) fail_msg("%s: %.0f bytes of weights, %.0f n", runs[i].name, weights, weights / n);
     }
+}
+
+/* Tied and untied heads, biases, grouped keys, experts, latent attention */
+TEST(families_on_ranks_are_those_of_one_process) {
+    static const char *const families[] = {"qwen2", "gpt2",    "llama",   "gemma3", "gemma2",    "mixtral",     "olmo2",
+                                           "phi3",  "smollm3", "mistral", "qwen3",  "qwen3_moe", "deepseek_v2", "deepseek_v3"};
+    static const char *const kinds[] = {"lora.rank=2", "train.learning_rate=1e-3\nparallel.shard=gradients"};
+    static char lines[2048];
+    char path[512], key[64], one[64], three[64];
+    for (size_t f = 0; f < (long_tests() ? COUNT_OF(families) : 2); f++)
+        for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+            if (!long_tests() && k != f % 2) continue;
+            snprintf(key, sizeof key, "golden/models/%s", families[f]);
+            if (!shared_path(key, path, sizeof path)) skip();
+            snprintf(lines, sizeof lines,
+                     "model.path=%s\ndata.train=%s\ndata.eval_split=0\ntrain.batch_size=1\ntrain.gradient_accumulation_steps=5\ntrain.max_steps=2\n"
+                     "train.learning_rate=1e-2\nparallel.lanes=8",
+                     path,
+                     temp_text(test_folder, "family.jsonl",
+                               "{\"input_ids\": [5, 6, 7, 8]}\n{\"input_ids\": [9, 6, 4]}\n{\"input_ids\": [1, 2, 3, 4, 5, 6, 7]}\n"
+                               "{\"input_ids\": [8, 3, 9, 11]}\n{\"input_ids\": [17, 16, 15, 14, 13]}\n{\"input_ids\": [2, 9]}\n"));
+            snprintf(one, sizeof one, "%s-%zu-1", families[f], k);
+            snprintf(three, sizeof three, "%s-%zu-3", families[f], k);
+            run_on(1, &(RankedRun){sft_run, one, lines, kinds[k], .resume = false}, ST_OK);
+            run_on(3, &(RankedRun){sft_run, three, lines, kinds[k], .resume = false}, ST_OK);
+            check_same_run(one, three, k ? "model/model.safetensors" : "adapter/adapter_model.safetensors", "checkpoints/step-2/tensors.safetensors");
+        }
 }
 
 /* Lanes alone decide the bits of an adapter: what ranks divide does not. */
@@ -250,6 +193,46 @@ TEST(a_failure_of_one_rank_ends_all) {
     assert_false(dir_exists(temp_file(test_folder, "no-rows")));
 }
 
+static void check_goes_on(const char *name, const char *more) {
+    static char lines[2048];
+    snprintf(lines, sizeof lines, FULL, seven_rows());
+    assert_false(file_exists(temp_file(temp_file(test_folder, name), "finished.json")));
+    run_on(2, &(RankedRun){sft_run, name, lines, more, .resume = true}, ST_OK);
+    check_same_run("whole", name, "model/model.safetensors", "checkpoints/step-4/tensors.safetensors");
+}
+
+/* A rank that is killed at any of its messages: votes, sums, copies of weights, pieces of a checkpoint. */
+TEST(a_killed_rank_ends_all) {
+    static const struct { int rank, at; } deaths[] = {{2, 40}, {0, 60}, {1, 30}, {0, 35}, {2, 50}, {1, 60}, {2, 70}, {0, 80}, {1, 80}, {2, 100}};
+    static const char more[] = "parallel.shard=optimizer\ntrain.save_every=1\ntrain.keep_checkpoints=9";
+    static char lines[2048];
+    snprintf(lines, sizeof lines, FULL, seven_rows());
+    for (size_t i = 0; i < (long_tests() ? COUNT_OF(deaths) : 2); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "killed-%d-%d", deaths[i].rank, deaths[i].at);
+        run_on(3, &(RankedRun){sft_run, name, lines, more, .killed = deaths[i].rank, .at = deaths[i].at}, ST_RESOURCE);
+        check_goes_on(name, more);
+    }
+}
+
+/* A checkpoint of 3 MB does not fit. */
+TEST(a_full_disk_ends_all) {
+    static char lines[2048];
+    snprintf(lines, sizeof lines, FULL, seven_rows());
+    run_on(3, &(RankedRun){sft_run, "full-disk", lines, "parallel.shard=optimizer", .file_limit = 1 << 20}, ST_RESOURCE);
+    check_contains(status_text(), "step-2");
+    check_goes_on("full-disk", "");
+}
+
+/* The last rank takes a step of its own, after which its losses are not numbers. */
+TEST(a_loss_that_is_not_finite_on_one_rank_ends_all) {
+    static char lines[2048];
+    snprintf(lines, sizeof lines, FULL, seven_rows());
+    run_on(3, &(RankedRun){sft_run, "infinite", lines, "train.save_every=1", .last = "train.learning_rate=1e15"}, ST_NUMERIC);
+    check_contains(status_text(), "rank 2 (hostB): the loss is not finite in step 2");
+    check_goes_on("infinite", "train.save_every=1");
+}
+
 /* ---- other objectives, and evaluations ---- */
 
 static const char *pair_lines(void) {
@@ -312,60 +295,21 @@ TEST(loads_of_experts_are_of_all_ranks) {
     str_release(&metrics);
 }
 
-/* ---- policy gradients on text ---- */
-
-static Status policy_run(const TrainingConfig *config, TrainResult *result) {
-    return text_rl_run(config, &(RewardOptions){.max_new_tokens = 6}, result);
-}
-
-static const char *policy_lines(void) {
-    static char lines[2048];
-    snprintf(
-        lines, sizeof lines,
-        "data.train=%s\ntrain.max_steps=2\ntrain.learning_rate=1e-2\nlora.rank=4\ngenerate.max_new_tokens=6\ngenerate.temperature=2\n"
-        "rl.num_generations=2\nrl.prompts_per_step=3\ntrain.batch_tokens=24\nparallel.lanes=8\nreward=[{type: length, target: 3}]\n"
-        "rl.num_iterations=2\nrl.beta=0.05",
-        temp_text(test_folder, "prompts.jsonl",
-                  "{\"prompt\": \"two plus two is\"}\n{\"prompt\": \"one plus two is\"}\n{\"prompt\": \"nine is\"}\n{\"prompt\": \"ten is\"}\n"));
-    return lines;
-}
-
-static void compare_policies(const char *name, const char *more, int ranks) {
-    char one[32], many[32];
-    snprintf(one, sizeof one, "%s-1", name);
-    snprintf(many, sizeof many, "%s-%d", name, ranks);
-    run_on(1, &(RankedRun){policy_run, one, policy_lines(), more, .resume = false}, ST_OK);
-    run_on(ranks, &(RankedRun){policy_run, many, policy_lines(), more, .resume = false}, ST_OK);
-    check_same_run(one, many, "adapter/adapter_model.safetensors", "checkpoints/step-2/tensors.safetensors");
-}
-
-TEST(policies_on_ranks_are_those_of_one_process) {
-    compare_policies("grpo", "rl.algorithm=grpo", 2);
-    compare_policies("ppo", "rl.algorithm=ppo", 4);
-}
-
-/* The ranks ask each other before a step, and save together. */
-TEST(a_policy_goes_on_with_other_ranks) {
-    static const char more[] = "rl.algorithm=grpo";
-    run_on(2, &(RankedRun){policy_run, "grpo-changing", policy_lines(), more, .stop_after = 1}, ST_INTERRUPTED);
-    assert_true(dir_exists(temp_file(temp_file(test_folder, "grpo-changing"), "checkpoints/step-1")));
-    run_on(3, &(RankedRun){policy_run, "grpo-changing", policy_lines(), more, .resume = true}, ST_OK);
-    check_same_run("grpo-1", "grpo-changing", "adapter/adapter_model.safetensors", "checkpoints/step-2/tensors.safetensors");
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_of_ranks_are_those_of_one_process),
         cmocka_unit_test(models_of_ranks_are_those_of_one_process),
         cmocka_unit_test(runs_move_the_bytes_of_formulas),
+        cmocka_unit_test(families_on_ranks_are_those_of_one_process),
         cmocka_unit_test(what_is_divided_does_not_matter),
         cmocka_unit_test(memory_falls_with_what_is_divided),
         cmocka_unit_test(a_run_goes_on_with_other_ranks),
         cmocka_unit_test(a_failure_of_one_rank_ends_all),
+        cmocka_unit_test(a_killed_rank_ends_all),
+        cmocka_unit_test(a_full_disk_ends_all),
+        cmocka_unit_test(a_loss_that_is_not_finite_on_one_rank_ends_all),
         cmocka_unit_test(pairs_on_ranks_are_those_of_one_process),
         cmocka_unit_test(loads_of_experts_are_of_all_ranks),
-        cmocka_unit_test(policies_on_ranks_are_those_of_one_process),
-        cmocka_unit_test(a_policy_goes_on_with_other_ranks),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -24,4 +24,4 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     experts_set_layers(reader, experts_before, &first, &forms[norms][1], &forms[norms][0]);
 }
 
-const ModelFamily family_glm4_moe = {"glm4_moe", read_config, &llama_names, &forms[0][0], "Glm4Moe"};
+const ModelFamily family_glm4_moe = {"glm4_moe", read_config, &llama_names, &forms[1][0], "Glm4Moe"};

@@ -10,10 +10,21 @@
 /* ---- tables ---- */
 
 static const GgufArch archs[] = {
-#define ARCH(name, model_type, class_name, permuted, norms, biased, experts) {name, model_type, class_name, permuted, norms, biased, experts},
+#define ARCH(name, model_type, class_name, permuted, norms, biased, experts, gating) \
+    {name, model_type, class_name, permuted, norms, biased, experts, gating},
 #include "lib/model/gguf/gguf_archs.def"
 #undef ARCH
 };
+
+/* expert_gating_func. Converters leave it out if config.json does not say it; only routers by sigmoids (2) have a bias for the choice. */
+static Status read_gating(Gguf *gguf, const char *name, int64_t *gating) {
+    const char *key = arena_printf(gguf->arena, "%s.expert_gating_func", name);
+    *gating = 0;
+    if (!key) return ST_RESOURCE;
+    for (size_t i = 0; i < gguf->n_tensors; i++)
+        if (text_ends_with(gguf->tensors[i].name, ".exp_probs_b.bias")) *gating = 2;
+    return gguf_int(gguf, key, gating);
+}
 
 Status gguf_arch_find(Gguf *gguf, const GgufArch **arch) {
     const char *name = NULL, *kind = "model";
@@ -21,21 +32,36 @@ Status gguf_arch_find(Gguf *gguf, const GgufArch **arch) {
     TRY(gguf_text(gguf, "general.type", &kind));
     if (!name) return status_fail(ST_INPUT, "'%s' lacks 'general.architecture'", gguf->files[0].path);
     if (strcmp(kind, "model") != 0) return status_fail(ST_INPUT, "'%s' is no model: its 'general.type' is '%s'", gguf->files[0].path, kind);
-    int64_t experts = 0;
+    int64_t experts = 0, gating;
     const char *key = arena_printf(gguf->arena, "%s.expert_count", name);
     if (!key) return ST_RESOURCE;
     TRY(gguf_int(gguf, key, &experts));
+    TRY(read_gating(gguf, name, &gating));
     for (size_t i = 0; i < COUNT_OF(archs); i++) {
-        if (strcmp(archs[i].name, name) != 0 || archs[i].experts != (experts > 0)) continue;
+        if (strcmp(archs[i].name, name) != 0 || archs[i].experts != (experts > 0) || (archs[i].gating && archs[i].gating != gating)) continue;
         *arch = &archs[i];
         return ST_OK;
     }
     Str known = {0};
-    for (size_t i = 0; i < COUNT_OF(archs); i++) str_printf(&known, "%s%s%s", i ? ", " : "", archs[i].name, archs[i].experts ? " with experts" : "");
+    for (size_t i = 0; i < COUNT_OF(archs); i++)
+        if (archs[i].gating == 0) str_printf(&known, "%s%s%s", i ? ", " : "", archs[i].name, archs[i].experts ? " with experts" : "");
     status_fail(ST_INPUT, "architecture '%s'%s in '%s' is not supported", name, experts > 0 ? " with experts" : "", gguf->files[0].path);
     status_hint(ST_INPUT, "supported in GGUF files: %s", str_text(&known));
     str_release(&known);
     return ST_INPUT;
+}
+
+Status gguf_prediction_layers(Gguf *gguf, const GgufArch *arch, int64_t *n_layers, int64_t *extra) {
+    const char *all = arena_printf(gguf->arena, "%s.block_count", arch->name),
+               *more = arena_printf(gguf->arena, "%s.nextn_predict_layers", arch->name);
+    if (!all || !more) return ST_RESOURCE;
+    *n_layers = *extra = 0;
+    TRY(gguf_int(gguf, all, n_layers));
+    TRY(gguf_int(gguf, more, extra));
+    if (*extra < 0 || (*extra > 0 && *extra >= *n_layers))
+        return status_fail(ST_INPUT, "'%s' in '%s' is %lld of %lld layers", more, gguf->files[0].path, (long long)*extra, (long long)*n_layers);
+    *n_layers -= *extra;
+    return ST_OK;
 }
 
 typedef enum KeyKind { KEY_SIZE, KEY_REAL, KEY_OTHER, KEY_IGNORED } KeyKind;
@@ -121,6 +147,15 @@ static Status copy_values(const Reading *reading) {
     return ST_OK;
 }
 
+static Status arch_bool(const Reading *reading, const char *key, bool *value) {
+    const char *full = full_key(reading, key);
+    return full ? gguf_bool(reading->gguf, full, value) : ST_RESOURCE;
+}
+
+static Status unsupported(const Reading *reading, const char *key, int64_t value) {
+    return status_fail(ST_INPUT, "'%s.%s' in '%s' is %lld, which is not supported", reading->arch->name, key, gguf_path(reading), (long long)value);
+}
+
 static int64_t config_int(const Reading *reading, const char *key) { return json_integer_value(json_object_get(reading->config, key)); }
 
 static Status needed_int(const Reading *reading, const char *key, int64_t *value) {
@@ -198,6 +233,20 @@ static Status divisors_scaling(const Reading *reading, json_t **scaling) {
     return ST_OK;
 }
 
+/* With yarn, scores of latent attention grow with the factor. The file has a tenth of mscale_all_dim; mscale is the same in all published models.
+ * Older converters did not write it, and then nobody knows. */
+static Status read_mscale(const Reading *reading, json_t *scaling) {
+    double tenth = 0;
+    TRY(arch_real(reading, "rope.scaling.yarn_log_multiplier", &tenth));
+    const double mscale = round(tenth * 1e7) / 1e6;
+    json_object_set_new(scaling, "mscale", json_real(mscale));
+    json_object_set_new(scaling, "mscale_all_dim", json_real(mscale));
+    if (mscale > 0) return ST_OK;
+    status_fail(ST_INPUT, "'%s' lacks 'deepseek2.rope.scaling.yarn_log_multiplier', without which the scale of attention is not known",
+                gguf_path(reading));
+    return status_hint(ST_INPUT, "make the file again with a newer converter, or take the Hugging Face directory");
+}
+
 static Status named_scaling(const Reading *reading, json_t **scaling) {
     const char *type = "none", *key = full_key(reading, "rope.scaling.type");
     double factor = 0, fast = 0, slow = 0, attention = 1;
@@ -215,18 +264,19 @@ static Status named_scaling(const Reading *reading, json_t **scaling) {
     *scaling = json_pack("{s:s,s:f}", "rope_type", type, "factor", factor);
     if (fast > 0) json_object_set_new(*scaling, "beta_fast", json_real(fast));
     if (slow > 0) json_object_set_new(*scaling, "beta_slow", json_real(slow));
-    return ST_OK;
+    if (strcmp(reading->arch->name, "gpt-oss") == 0) json_object_set_new(*scaling, "truncate", json_false()); /* as in all published models */
+    return strcmp(reading->arch->name, "deepseek2") == 0 && strcmp(type, "yarn") == 0 ? read_mscale(reading, *scaling) : ST_OK;
 }
 
 static Status read_scaling(const Reading *reading) {
     int64_t original = 0;
     json_t *scaling = NULL;
-    TRY(divisors_scaling(reading, &scaling));
-    if (!scaling) TRY(named_scaling(reading, &scaling));
-    TRY(arch_int(reading, "rope.scaling.original_context_length", &original));
+    Status status = divisors_scaling(reading, &scaling);
+    if (status == ST_OK && !scaling) status = named_scaling(reading, &scaling);
+    if (status == ST_OK) status = arch_int(reading, "rope.scaling.original_context_length", &original);
     if (scaling && original > 0) json_object_set_new(scaling, "original_max_position_embeddings", json_integer(original));
     if (scaling) json_object_set_new(reading->config, "rope_scaling", scaling);
-    return ST_OK;
+    return status;
 }
 
 static Status read_positions(const Reading *reading, int64_t head_dim) {
@@ -234,7 +284,8 @@ static Status read_positions(const Reading *reading, int64_t head_dim) {
     if (strcmp(reading->arch->name, "gpt2") == 0) return ST_OK; /* learned positions */
     if (!json_object_get(reading->config, "rope_theta")) json_object_set_new(reading->config, "rope_theta", json_real(10000));
     TRY(arch_int(reading, "rope.dimension_count", &rotated));
-    if (rotated != head_dim) json_object_set_new(reading->config, "partial_rotary_factor", json_real((double)rotated / (double)head_dim));
+    if (rotated != head_dim || text_starts_with(reading->arch->name, "glm4")) /* GLM's default is not 1 */
+        json_object_set_new(reading->config, "partial_rotary_factor", json_real((double)rotated / (double)head_dim));
     return read_scaling(reading);
 }
 
@@ -260,6 +311,48 @@ static Status read_gemma(const Reading *reading, int64_t layers, int64_t heads, 
     for (uint64_t i = 0; i < pattern->n; i++)
         json_array_append_new(types, json_string(gguf_number_at(pattern, i) != 0 ? "sliding_attention" : "full_attention"));
     json_object_set_new(reading->config, "layer_types", types);
+    return ST_OK;
+}
+
+/* The sizes of latent attention. In the file keys are as long as the cache's, [c | r], and *_mla are the lengths of a head; older files have only the
+ * latter, under the names of the former. */
+static Status read_latent(const Reading *reading) {
+    int64_t key = 0, value = 0, rope = 0;
+    TRY(arch_int(reading, "attention.key_length", &key));
+    TRY(arch_int(reading, "attention.value_length", &value));
+    TRY(arch_int(reading, "attention.key_length_mla", &key));
+    TRY(arch_int(reading, "attention.value_length_mla", &value));
+    TRY(arch_int(reading, "rope.dimension_count", &rope));
+    if (rope <= 0 || key <= rope || value <= 0)
+        return status_fail(ST_INPUT, "'%s' has keys of %lld numbers, of which %lld are rotated, and values of %lld, which is not supported",
+                           gguf_path(reading), (long long)key, (long long)rope, (long long)value);
+    json_object_set_new(reading->config, "qk_rope_head_dim", json_integer(rope));
+    json_object_set_new(reading->config, "qk_nope_head_dim", json_integer(key - rope));
+    json_object_set_new(reading->config, "v_head_dim", json_integer(value));
+    if (!json_object_get(reading->config, "rope_theta")) json_object_set_new(reading->config, "rope_theta", json_real(10000));
+    return read_scaling(reading);
+}
+
+/* What DeepSeek's and GLM's experts need beyond numbers and widths. Missing keys have llama.cpp's defaults, which are not those of the families. */
+static Status read_experts(const Reading *reading) {
+    const bool softmax = strcmp(reading->arch->model_type, "deepseek_v2") == 0;
+    int64_t gating = softmax ? 1 : 2, dense = 0, layers, extra;
+    double scale = 0;
+    bool norm = false;
+    TRY(arch_int(reading, "expert_gating_func", &gating));
+    TRY(arch_int(reading, "leading_dense_block_count", &dense));
+    TRY(arch_bool(reading, "expert_weights_norm", &norm));
+    TRY(arch_real(reading, "expert_weights_scale", &scale));
+    TRY(gguf_prediction_layers(reading->gguf, reading->arch, &layers, &extra));
+    if (gating != (softmax ? 1 : 2)) return unsupported(reading, "expert_gating_func", gating);
+    if (softmax && config_int(reading, "n_group") > 1) { /* the best of a group counts; readers take the best two */
+        unsupported(reading, "expert_group_count", config_int(reading, "n_group"));
+        return status_hint(ST_INPUT, "GGUF cannot say how groups of experts are chosen with a softmax: take the Hugging Face directory");
+    }
+    json_object_set_new(reading->config, "num_hidden_layers", json_integer(layers));
+    json_object_set_new(reading->config, "first_k_dense_replace", json_integer(dense));
+    json_object_set_new(reading->config, "norm_topk_prob", json_boolean(norm));
+    json_object_set_new(reading->config, "routed_scaling_factor", json_real(scale > 0 ? scale : 1));
     return ST_OK;
 }
 
@@ -293,12 +386,13 @@ static Status read_sizes(const Reading *reading, const GgufTensor *embed) {
     TRY(needed_int(reading, gpt2 ? "n_head" : "num_attention_heads", &heads));
     TRY(needed_int(reading, gpt2 ? "n_embd" : "hidden_size", &width));
     if (head_dim == 0) head_dim = width / heads;
+    json_object_set_new(reading->config, "vocab_size", json_integer(embed->shape[0]));
+    if (strcmp(reading->arch->name, "deepseek2") == 0) return read_latent(reading);
     value_length = head_dim;
     TRY(arch_int(reading, "attention.value_length", &value_length));
     if (value_length != head_dim || head_dim == 0)
         return status_fail(ST_INPUT, "'%s' has keys of %lld numbers and values of %lld, which is not supported", gguf_path(reading),
                            (long long)head_dim, (long long)value_length);
-    json_object_set_new(reading->config, "vocab_size", json_integer(embed->shape[0]));
     TRY(read_positions(reading, head_dim));
     return text_starts_with(reading->arch->name, "gemma") ? read_gemma(reading, layers, heads, head_dim) : ST_OK;
 }
@@ -312,6 +406,9 @@ static Status read_all(const Reading *reading) {
     json_object_set_new(reading->config, "tie_word_embeddings", json_boolean(!gguf_tensor_find(reading->gguf, "output.weight")));
     if (reading->arch->biased)
         json_object_set_new(reading->config, "attention_bias", json_boolean(gguf_tensor_find(reading->gguf, "blk.0.attn_q.bias") != NULL));
+    if (text_among("deepseek2 glm4moe", ' ', reading->arch->name)) TRY(read_experts(reading));
+    if (strcmp(reading->arch->name, "glm4moe") == 0)
+        json_object_set_new(reading->config, "use_qk_norm", json_boolean(gguf_tensor_find(reading->gguf, "blk.0.attn_q_norm.weight") != NULL));
     if (strcmp(reading->arch->name, "qwen3moe") == 0) json_object_set_new(reading->config, "norm_topk_prob", json_true()); /* as in llama.cpp */
     if (reading->arch->biased && gguf_tensor_find(reading->gguf, "blk.0.ffn_up.bias")) json_object_set_new(reading->config, "mlp_bias", json_true());
     return read_tokens(reading);

@@ -4,7 +4,7 @@
 #define TUNE_GGUF_MODEL_H
 
 #include "lib/base/gguf.h"
-#include "lib/model/weight_file.h"
+#include "lib/model/family.h"
 
 /* An architecture: a line of gguf_archs.def. */
 typedef struct GgufArch {
@@ -13,6 +13,7 @@ typedef struct GgufArch {
     float norms;                                /* the file's norm weights are Hugging Face's plus this */
     bool biased;                                /* config.json says attention_bias */
     bool experts;                               /* its expert_count is above 0 */
+    int64_t gating;                             /* its expert_gating_func; 0: any */
 } GgufArch;
 /* Finds the file's architecture. ST_INPUT: one that is not supported. */
 Status gguf_arch_find(Gguf *gguf, const GgufArch **arch);
@@ -31,6 +32,12 @@ Status gguf_weights_parse(WeightFile *file, const void *bytes, size_t size, cons
 /* The float32 values of a tensor, in `arena`. ST_INPUT: a wrong type, or too few bytes. For the short lists that belong to the configuration. */
 Status gguf_tensor_floats(const Gguf *gguf, const GgufTensor *tensor, Arena *arena, float **values);
 const GgufTensor *gguf_tensor_find(const Gguf *gguf, const char *name); /* NULL: there is none */
+/* Replaces tensors of the file that are parts of one weight of the family's checkpoints, or have another order of dimensions. A weight with a
+ * quantised part keeps the mapped codes if it is of experts; other ones become values when they are loaded. ST_INPUT: parts that do not fit
+ * together. */
+Status gguf_join(WeightFile *file, const ModelFamily *family, const char *path);
+/* How many layers at the end of the file predict further tokens; they are not read. */
+Status gguf_prediction_layers(Gguf *gguf, const GgufArch *arch, int64_t *n_layers, int64_t *extra);
 /* Writes tokenizer.json and tokenizer_config.json to `dir`; nothing if the file has no tokenizer. Fails as gguf_tokenizer_json does, and if a file
  * cannot be written. */
 Status gguf_copy_files(const char *path, const char *dir);

@@ -56,6 +56,7 @@ typedef struct GgufReading {
     const Mapping *mappings; /* of the gguf's files */
     const char *const *paths;
     int64_t heads, kv_heads;
+    int64_t n_layers; /* layers that are read; 0: all */
 } GgufReading;
 
 /* dtype, bytes and place of the tensor's data. */
@@ -115,6 +116,14 @@ typedef enum GgufPart {
     PART_MLP_NORM,       /* of the output of the feed-forward */
     PART_Q_NORM,
     PART_K_NORM,
+    PART_Q_A_NORM, /* these two: of latent attention */
+    PART_KV_A_NORM,
+    PART_Q_A, /* these four too */
+    PART_Q_B,
+    PART_KV_A,
+    PART_KV_B,
+    PART_SINKS, /* this one and the next: their Hugging Face names have no ".weight" or ".bias" */
+    PART_CHOICE_BIAS,
     PART_Q,
     PART_K,
     PART_V,
@@ -125,6 +134,9 @@ typedef enum GgufPart {
     PART_GATE_UP, /* both in one, gate first */
     PART_DOWN,
     PART_ROUTER,
+    PART_SHARED_GATE,
+    PART_SHARED_UP,
+    PART_SHARED_DOWN,
     PART_EXPERTS_GATE, /* these three: of all experts, in one tensor */
     PART_EXPERTS_UP,
     PART_EXPERTS_DOWN,
@@ -141,6 +153,24 @@ static const char *attention_part(const SublayerForm *sublayer, GgufPart part) {
     case PART_K: return form->k;
     case PART_V: return form->v;
     case PART_QKV: return form->qkv;
+    case PART_O: return form->o;
+    case PART_SINKS: return form->sinks;
+    default: return NULL;
+    }
+}
+
+static const char *latent_part(const SublayerForm *sublayer, GgufPart part) {
+    const LatentForm *form = sublayer->form;
+    switch (part) {
+    case PART_INPUT_NORM: return sublayer->input_norm;
+    case PART_ATTENTION_NORM: return sublayer->output_norm;
+    case PART_Q: return form->q;
+    case PART_Q_A: return form->q_a;
+    case PART_Q_A_NORM: return form->q_norm;
+    case PART_Q_B: return form->q_b;
+    case PART_KV_A: return form->kv_a;
+    case PART_KV_A_NORM: return form->kv_norm;
+    case PART_KV_B: return form->kv_b;
     case PART_O: return form->o;
     default: return NULL;
     }
@@ -168,11 +198,28 @@ static const char *experts_part(const SublayerForm *sublayer, GgufPart part) {
     case PART_POST_NORM: return sublayer->input_norm;
     case PART_MLP_NORM: return sublayer->output_norm;
     case PART_ROUTER: return form->router;
+    case PART_CHOICE_BIAS: return form->choice_bias;
+    case PART_SHARED_GATE: return form->shared_gate;
+    case PART_SHARED_UP: return form->shared_up;
+    case PART_SHARED_DOWN: return form->shared_down;
     case PART_EXPERTS_GATE: return form->gate;
     case PART_EXPERTS_UP: return form->up;
     case PART_EXPERTS_DOWN: return form->down;
     default: return NULL;
     }
+}
+
+static const char *part_of_layer(const LayerForm *layer, GgufPart part) {
+    for (int i = 0; i < MOST_SUBLAYERS && layer->sublayers[i].kind; i++) {
+        const SublayerForm *sublayer = &layer->sublayers[i];
+        const char *name = NULL;
+        if (sublayer->kind == &block_attention) name = attention_part(sublayer, part);
+        if (sublayer->kind == &block_latent_attention) name = latent_part(sublayer, part);
+        if (sublayer->kind == &block_gated_mlp || sublayer->kind == &block_mlp) name = feed_forward_part(sublayer, part);
+        if (sublayer->kind == &block_experts) name = experts_part(sublayer, part);
+        if (name) return name;
+    }
+    return NULL;
 }
 
 /* The Hugging Face name of a part, within its layer if it is in one; NULL: the family has no such part. */
@@ -181,15 +228,9 @@ static const char *part_of_family(const ModelFamily *family, GgufPart part) {
     if (part == PART_POSITIONS) return family->names->positions;
     if (part == PART_FINAL_NORM) return family->names->final_norm;
     if (part == PART_HEAD) return family->names->head;
-    for (int i = 0; i < MOST_SUBLAYERS && family->layer->sublayers[i].kind; i++) {
-        const SublayerForm *sublayer = &family->layer->sublayers[i];
-        const char *name = NULL;
-        if (sublayer->kind == &block_attention) name = attention_part(sublayer, part);
-        if (sublayer->kind == &block_gated_mlp || sublayer->kind == &block_mlp) name = feed_forward_part(sublayer, part);
-        if (sublayer->kind == &block_experts) name = experts_part(sublayer, part);
-        if (name) return name;
-    }
-    return NULL;
+    static const LayerForm dense = {{{.kind = &block_gated_mlp, .form = &llama_mlp}}}; /* the feed-forward of layers before those with experts */
+    const char *name = part_of_layer(family->layer, part);
+    return name || !part_of_layer(family->layer, PART_ROUTER) ? name : part_of_layer(&dense, part);
 }
 
 static const struct PartName {
@@ -231,9 +272,10 @@ static Status rename_tensor(const GgufReading *reading, const char *own, const c
             bool same = strlen(part->name) == rest_len && strncmp(part->name, rest, rest_len) == 0;
             const char *of_family = same && part->in_layer == (layer >= 0) ? part_of_family(reading->family, part->part) : NULL;
             if (!of_family) continue;
+            const char *end = part->part == PART_SINKS || part->part == PART_CHOICE_BIAS ? "" : kinds[k];
             *found = part;
-            *name = layer < 0 ? arena_printf(reading->file->arena, "%s%s", of_family, kinds[k])
-                              : arena_printf(reading->file->arena, "%s.%ld.%s%s", layers, layer, of_family, kinds[k]);
+            *name = layer < 0 ? arena_printf(reading->file->arena, "%s%s", of_family, end)
+                              : arena_printf(reading->file->arena, "%s.%ld.%s%s", layers, layer, of_family, end);
         }
     }
     if (!*found) *name = arena_strdup(reading->file->arena, own);
@@ -299,7 +341,7 @@ static Status transpose(const GgufReading *reading, StoredTensor *tensor) {
 
 static bool is_norm(GgufPart part) {
     return part == PART_FINAL_NORM || part == PART_INPUT_NORM || part == PART_ATTENTION_NORM || part == PART_POST_NORM || part == PART_MLP_NORM ||
-           part == PART_Q_NORM || part == PART_K_NORM;
+           part == PART_Q_NORM || part == PART_K_NORM || part == PART_Q_A_NORM || part == PART_KV_A_NORM;
 }
 
 static Status to_checkpoint(const GgufReading *reading, const struct PartName *name, StoredTensor *tensor) {
@@ -376,8 +418,12 @@ static Status add_tensor(const GgufReading *reading, const GgufTensor *tensor, S
     return list_add(reading, list, &stored);
 }
 
-/* Tensors that gguf_config_json puts into config.json. */
-static bool belongs_to_config(const char *name) {
+/* Tensors that gguf_config_json puts into config.json, and those of layers that predict further tokens. */
+static bool is_left_out(const GgufReading *reading, const char *name) {
+    const char *rest;
+    size_t rest_len;
+    long layer;
+    if (reading->n_layers > 0 && split_layer(name, strlen(name), &rest, &rest_len, &layer) && layer >= reading->n_layers) return true;
     return strcmp(name, "rope_freqs.weight") == 0 || strcmp(name, "rope_factors_long.weight") == 0 || strcmp(name, "rope_factors_short.weight") == 0;
 }
 
@@ -389,26 +435,29 @@ static Status add_all(WeightFile *file, Gguf *gguf, const Mapping *mappings, con
     TRY(read_heads(gguf, reading.arch, "attention.head_count", &reading.heads));
     reading.kv_heads = reading.heads;
     TRY(read_heads(gguf, reading.arch, "attention.head_count_kv", &reading.kv_heads));
+    int64_t extra;
     size_t n = 0;
-    for (size_t i = 0; i < gguf->n_tensors; i++) n += !belongs_to_config(gguf->tensors[i].name);
+    TRY(gguf_prediction_layers(gguf, reading.arch, &reading.n_layers, &extra));
+    if (extra == 0) reading.n_layers = 0;
+    for (size_t i = 0; i < gguf->n_tensors; i++) n += !is_left_out(&reading, gguf->tensors[i].name);
     StoredTensor *places = arena_zero(gguf->arena, (n + 1) * sizeof *places);
     TensorList list = {0};
     if (!places) return ST_RESOURCE;
     n = 0;
     for (size_t i = 0; i < gguf->n_tensors; i++) {
         const GgufTensor *tensor = &gguf->tensors[i];
-        if (belongs_to_config(tensor->name)) continue;
+        if (is_left_out(&reading, tensor->name)) continue;
         places[n] = (StoredTensor){.name = tensor->name, .file = paths[tensor->file]};
         TRY(tensor_place(tensor, paths[tensor->file], &mappings[tensor->file], &places[n++]));
     }
     TRY(check_overlaps(&reading, places, n));
     n = 0;
     for (size_t i = 0; i < gguf->n_tensors; i++)
-        if (!belongs_to_config(gguf->tensors[i].name)) TRY(add_tensor(&reading, &gguf->tensors[i], places[n++], &list));
+        if (!is_left_out(&reading, gguf->tensors[i].name)) TRY(add_tensor(&reading, &gguf->tensors[i], places[n++], &list));
     StoredTensor *stored = weight_file_add(file, list.n);
     if (!stored) return ST_RESOURCE;
     if (list.n) memcpy(stored, list.items, list.n * sizeof *stored);
-    return ST_OK;
+    return gguf_join(file, reading.family, gguf->files[0].path);
 }
 
 static Status map_all(WeightFile *file, Gguf *gguf) {

@@ -190,14 +190,18 @@ static Status replace_parts(Joining *joining) {
     return weight_file_index(file);
 }
 
+Status joining_run(WeightFile *file, const char *dir, const json_t *settings, const void *context, Status (*join)(Joining *joining)) {
+    if (file->n == 0) return ST_OK;
+    TRY(weight_file_index(file));
+    Joining joining = {.file = file, .dir = dir, .settings = settings, .context = context, .taken = arena_zero(file->arena, file->n)};
+    if (!joining.taken) return ST_RESOURCE;
+    TRY(join(&joining));
+    return replace_parts(&joining);
+}
+
 Status quantized_join_as(WeightFile *file, const char *dir, const json_t *settings) {
     const struct Method *method = method_of(settings);
-    if (!method || !method->join || file->n == 0) return ST_OK;
-    TRY(weight_file_index(file));
-    Joining joining = {.file = file, .dir = dir, .settings = settings, .taken = arena_zero(file->arena, file->n)};
-    if (!joining.taken) return ST_RESOURCE;
-    TRY(method->join(&joining));
-    return replace_parts(&joining);
+    return method && method->join ? joining_run(file, dir, settings, NULL, method->join) : ST_OK;
 }
 
 Status quantized_join(WeightFile *file, const char *dir) {

@@ -30,11 +30,14 @@ bool bitsandbytes_round(const StoredTensor *tensor, float *values); /* quantized
 typedef struct Joining {
     WeightFile *file;
     const char *dir;
-    const json_t *settings; /* quantization_config */
+    const json_t *settings; /* quantization_config; NULL: the file is no directory with one */
+    const void *context;    /* of joining_run's caller */
     StoredTensor *joined;   /* n_joined weights so far */
     size_t n_joined, cap_joined;
     bool *taken; /* per tensor of `file`: it is a part of a weight, or has no use, so the result leaves it out */
 } Joining;
+/* Calls `join` with the tensors of `file`, then replaces those that it has taken by the weights that it has added. */
+Status joining_run(WeightFile *file, const char *dir, const json_t *settings, const void *context, Status (*join)(Joining *joining));
 /* Fills rows first .. first + rows - 1 with float32 values; a row is the last dimension. */
 typedef void ReadRows(const void *parts, int64_t first, int64_t rows, float *values);
 /* As StoredTensor.pack. */

@@ -173,7 +173,8 @@ typedef struct CpuProducts {
 /* In f32 (simd/vector_product.c); operands of other dtypes are widened. */
 extern const CpuProducts cpu_products_base, cpu_products_avx2, cpu_products_avx512, cpu_products_avx512_bf16;
 /* With rows of A in codes of 8 bits, if Operand.int8 of B is set (simd/int8_product.c). */
-extern const CpuProducts cpu_int8_products_base, cpu_int8_products_avx2, cpu_int8_products_avx512, cpu_int8_products_avx512_bf16;
+extern const CpuProducts cpu_int8_products_base, cpu_int8_products_avx2, cpu_int8_products_avx512, cpu_int8_products_avx512_bf16,
+    cpu_int8_products_avx2_vnni, cpu_int8_products_avx512_vnni;
 /* In bf16 on a processor that multiplies bf16 (tile/product.c). */
 extern const CpuProducts cpu_tile_products_avx512_bf16, cpu_tile_products_amx;
 

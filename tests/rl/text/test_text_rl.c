@@ -274,7 +274,7 @@ TEST(values_are_those_of_rows) {
     GenerateConfig config = {
         .sample = {.temperature = 2, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 5, .n = 4, .seed = 3};
     Experience e = {0};
-    check_ok(experience_sample(model, tokenizer, asked, 2, 0, &config, &e));
+    check_ok(experience_sample(model, tokenizer, asked, 2, 0, &config, NULL, &e));
     TextPass pass = {.tape = tape_new(device_cpu(), DT_F32, 0), .temperature = 1, .max_tokens = 1000, .value_head = value->head};
     tape_record(pass.tape, false);
     check_ok(text_pass_forward(&pass, model, &e, 0, e.n, &(TextResults){.logprobs = e.logprobs, .values = e.values, .final_values = e.final_values}));
@@ -508,7 +508,7 @@ TEST(branches_are_scored_as_rows) {
     GenerateConfig config = {
         .sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 7, .n = 3, .seed = 5};
     Experience e = {0};
-    check_ok(experience_sample(model, tokenizer, asked, 2, 0, &config, &e));
+    check_ok(experience_sample(model, tokenizer, asked, 2, 0, &config, NULL, &e));
     assert_int_equal(e.n, 6);
     TextPass pass = {.tape = tape_new(device_cpu(), model->compute, 0), .temperature = 1, .max_tokens = 1000};
     assert_int_equal(text_pass_fit(&pass, &e, 0, e.n), 6);

@@ -346,7 +346,7 @@ TEST(decoding_follows_the_advantage) {
                                  .logit_bias_context = &advice};
         config.sample.greedy = k == 1;
         Experience e = {0};
-        check_ok(experience_sample(model, NULL, asked, 1, 0, &config, &e));
+        check_ok(experience_sample(model, NULL, asked, 1, 0, &config, NULL, &e));
         for (int64_t i = 0; i < e.n; i++) {
             double sum = 0;
             int s = 0;

@@ -46,7 +46,10 @@ static void processor_describe(void) {
     feature_add(avx512 && (d >> 23 & 1u), "avx512_fp16");
     feature_add(avx512 && (d >> 22 & 1u), "amx_bf16");
     feature_add(avx512 && (d >> 25 & 1u), "amx_int8");
-    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) feature_add(avx512 && (a >> 5 & 1u), "avx512_bf16");
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) {
+        feature_add(avx512 && (a >> 5 & 1u), "avx512_bf16");
+        feature_add(cpu_has("avx2") && (a >> 4 & 1u), "avx_vnni");
+    }
 #ifdef TILES_EMULATED
     feature_add(cpu_has("avx512_bf16") && !cpu_has("amx_bf16"), "amx_bf16");
 #endif

@@ -71,6 +71,18 @@ static const struct {
 #endif
 };
 
+/* The same with an instruction for four products of bytes, if the processor has it. */
+static const CpuProducts *int8_products(size_t isa) {
+#if HAVE_VNNI
+    const char *vectors = own_products[isa].vectors ? own_products[isa].vectors : "none";
+    if (strcmp(vectors, "avx2") == 0 && cpu_has("avx_vnni")) return &cpu_int8_products_avx2_vnni;
+#if HAVE_AVX512
+    if (strcmp(vectors, "avx512") == 0 && cpu_has("avx512_vnni")) return &cpu_int8_products_avx512_vnni;
+#endif
+#endif
+    return own_products[isa].int8;
+}
+
 static const char *own_vectors; /* instructions that our f32 products use */
 
 Status gemm_configure(const char *gemm, const CpuInfo *info) {
@@ -106,7 +118,7 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
 #endif
     bf16_for_auto = native_bf16 || (own_f32 && strcmp(info->isa, "avx512_widened") == 0);
     rows_of_isa = own_products[isa].rows;
-    own_int8 = own_products[isa].int8;
+    own_int8 = int8_products(isa);
     return ST_OK;
 }
 

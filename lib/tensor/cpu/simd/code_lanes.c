@@ -202,17 +202,34 @@ static inline __attribute__((always_inline)) void unit_store(const Form form, co
     }
 }
 
+#if defined(__AVX2__)
+/* sums[lane] += the products of four bytes of a word, unsigned ones with signed ones. All forms give the same integers: without VNNI products are
+ * added in pairs first, which 16 bits hold (128 x 127 x 2). */
+static inline __attribute__((always_inline)) VecBits bytes_dot(VecBits sums, VecBits without_sign, VecBits with_sign) {
+#if defined(VNNI_EMULATED) /* for tests/tensor/test_vnni.c */
+    for (int i = 0; i < 4; i++) sums += (without_sign >> (8 * i) & 255) * (with_sign << (24 - 8 * i) >> 24);
+    return sums;
+#elif defined(__AVX512VNNI__)
+    return (VecBits)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)without_sign, (__m512i)with_sign);
+#elif defined(__AVXVNNI__)
+    return (VecBits)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)without_sign, (__m256i)with_sign);
+#elif defined(__AVX512BW__)
+    __m512i pairs = _mm512_maddubs_epi16((__m512i)without_sign, (__m512i)with_sign);
+    return sums + (VecBits)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#else
+    __m256i pairs = _mm256_maddubs_epi16((__m256i)without_sign, (__m256i)with_sign);
+    return sums + (VecBits)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#endif
+}
+#endif
+
 /* sums[lane] += the products of four codes of each line with four codes of a row. magnitude: of the codes of the lines. */
 static inline __attribute__((always_inline)) VecBits codes_dot(VecBits sums, VecBits word, VecBits magnitude, int32_t four) {
 #if defined(__AVX512BW__)
-    /* No sum of two products exceeds 16 bits: 128 x 127 x 2 */
     __m512i row = _mm512_set1_epi32(four), by_sign = _mm512_mask_sub_epi8(row, _mm512_movepi8_mask((__m512i)word), _mm512_setzero_si512(), row);
-    __m512i pairs = _mm512_maddubs_epi16((__m512i)magnitude, by_sign);
-    return sums + (VecBits)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+    return bytes_dot(sums, magnitude, (VecBits)by_sign);
 #elif defined(__AVX2__)
-    __m256i by_sign = _mm256_sign_epi8(_mm256_set1_epi32(four), (__m256i)word);
-    __m256i pairs = _mm256_maddubs_epi16((__m256i)magnitude, by_sign);
-    return sums + (VecBits)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    return bytes_dot(sums, magnitude, (VecBits)_mm256_sign_epi8(_mm256_set1_epi32(four), (__m256i)word));
 #else
     (void)magnitude;
     for (int i = 0; i < 4; i++) sums += (word << (24 - 8 * i) >> 24) * (int32_t)(int8_t)((uint32_t)four >> (8 * i));

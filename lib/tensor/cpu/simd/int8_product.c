@@ -3,7 +3,8 @@
  *
  * Of each 32 elements of a row, d = the largest magnitude / 127 and codes = x / d, rounded to nearest, so that each element is off by at most d / 2.
  * A sum over a row is one chain, in f32, of multiply-adds of the integer sums with the scale of the weight times d, in order of the blocks; a minimum
- * of the weight's block is added times d times the sum of the codes. So every instruction set and number of threads gives the same bits. */
+ * of the weight's block is added times d times the sum of the codes. So every instruction set and number of threads gives the same bits. This file
+ * and code_lanes.c are also compiled for processors that add four products of bytes in one instruction (VNNI). */
 #include "lib/tensor/cpu/simd/code_lanes.h"
 #include "lib/tensor/cpu/simd/vector_product.h"
 
@@ -43,10 +44,16 @@ static void unit_code(const float *x, bool pairs, int8_t *codes, float *scale, i
     *sum = total;
 }
 
+/* n values of a line of floats, times `scale`. */
+static void floats_load(const Operand *from, int64_t line, int64_t at, int64_t n, float scale, float *to) {
+    floats_from(&(Tensor){.dtype = from->dtype, .elements = (void *)(uintptr_t)from->data}, line * from->ld + at, n, to);
+    for (int64_t i = 0; scale != 1 && i < n; i++) to[i] *= scale;
+}
+
 static void row_code(const Operand *a, int64_t row, bool pairs, const Coding *to) {
     float values[RUN];
     for (RUNS(at, n, 0, to->k)) {
-        line_load(a, row, at, n, n, 1, values);
+        floats_load(a, row, at, n, 1, values);
         for (int64_t i = 0; i < n; i += UNIT) {
             int64_t unit = (row * to->k + at + i) / UNIT;
             unit_code(values + i, pairs, to->codes + unit * UNIT, to->scales + unit, to->sums + unit);
@@ -76,8 +83,7 @@ static void task_run(const Product *p, const CodedRows *coded, int64_t row, int6
     Columns columns = columns_at(col, p->n, p->n);
     Tensor c = {.dtype = p->c_dtype, .elements = p->c};
     Operand d = p->d ? operand_of(p->d, p->d_dtype, p->ldd, false) : operand_of(p->c, p->c_dtype, p->ldc, false);
-    for (int64_t r = 0; p->beta != 0 && r < rows; r++)
-        line_load(&d, row + r, col, columns.count, columns.count, p->beta, sums + r * LANES_COLS + columns.skip);
+    for (int64_t r = 0; p->beta != 0 && r < rows; r++) floats_load(&d, row + r, col, columns.count, p->beta, sums + r * LANES_COLS + columns.skip);
     rows_dot(&p->b, coded, row, rows, columns.line, sums);
     for (int64_t r = 0; r < rows; r++) run_write(&c, (row + r) * p->ldc + col, columns.count, sums + r * LANES_COLS + columns.skip, 0);
 }
