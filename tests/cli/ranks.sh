@@ -136,6 +136,14 @@ verdict "two ranks leave the files of one process" $?
 rm -rf run
 ENV1=OMP_NUM_THREADS=3 sft $long parallel.shard=optimizer && same_run
 verdict "the same with a divided optimiser, and other threads on a rank" $?
+if [ -n "${TEST_LONG:-}" ]; then
+    counted=$(sed -n 's/.*"step": 1,.*"gradients": \([0-9]*\).*"weights": \([0-9]*\).*/\1 \2/p' run/ranks.jsonl | awk '{n += $1 + $2} END {print n}')
+    "$tune" plan $settings lora.rank=4 train.max_steps=2 plan.machine=here plan.machines=2 --json >plan.json && tr -d '\n' <plan.json | sed 's/"shard"/\
+"shard"/g' | sed -n 's/^"shard": "optimizer", "tensor": 1, "sequence": false, "pipeline": 1,.*"bytes": {"gradients": \([0-9]*\).*"weights": \([0-9]*\).*/\1 \2/p' |
+        awk 'NR == 1 {print 2 * ($1 + $2)}' >planned
+    [ -n "$counted" ] && [ "$counted" = "$(cat planned)" ]
+    verdict "the bytes that ranks sent are those of tune plan: $counted" $?
+fi
 for signal in KILL STOP INT; do
     rm -rf run
     SIGNAL=$signal sft $long parallel.timeout=3
