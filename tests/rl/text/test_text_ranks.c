@@ -90,7 +90,8 @@ TEST(ranks_replace_the_same_groups) {
 
 TEST(a_value_model_of_its_own_is_not_divided) {
     static const char more[] = ADAPTER LENGTH "rl.algorithm=ppo\nrl.value_model=base\n";
-    compare_all("own", more, 2, "none");
+    compare("own", more, 2, "none");
+    if (long_tests()) compare("own", more, 4, "none");
     run_on(2,
            &(RankedRun){policy_run, "own-divided", policy_lines(), ADAPTER LENGTH "rl.algorithm=ppo\nrl.value_model=base\nparallel.shard=optimizer",
                         .resume = false},
