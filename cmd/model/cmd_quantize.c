@@ -143,18 +143,18 @@ static Status read_rows(const Command *command, Quantize *job, TokenRows *rows, 
 static void show_plan(void *context, const PtqReport *report) {
     const Quantize *job = context;
     const PtqMemory *m = &report->memory;
-    char all[32], hidden[32], sums[32], layer[32], batch[32];
+    char all[32], hidden[32], sums[32], layer[32], batch[32], file[32];
     Str group = {0};
-    str_printf(&group, report->group ? "groups of %lld" : "rows", (long long)report->group);
+    str_printf(&group, report->group ? "groups of %lld" : "one group a row", (long long)report->group);
     show_line("%s, %d bits, %s, %s: %zu of %zu linear layers, %.2f bits a weight; the head stays as it is%s", job->config.method, job->config.bits,
               job->config.symmetric || job->config.bits == 8 ? "symmetric" : "asymmetric", str_text(&group), report->n_quantised, report->n_layers,
               report->bits, report->tied ? ", since it is the embedding too" : "");
     if (report->rows > 0)
         show_line("calibration: %lld rows of %lld tokens; errors on %lld rows held back, %lld tokens", (long long)report->rows,
                   (long long)report->tokens, (long long)report->held_rows, (long long)report->held_tokens);
-    show_line("memory: %s besides the model's file: %s of hidden states, %s of sums over inputs, %s for a layer, %s for a batch",
-              format_bytes((double)(m->hidden + m->sums + m->layer + m->batch), all), format_bytes((double)m->hidden, hidden),
-              format_bytes((double)m->sums, sums), format_bytes((double)m->layer, layer), format_bytes((double)m->batch, batch));
+    show_line("memory: %s: %s of hidden states, %s of sums over inputs, %s for a layer, %s for a batch, %s of the model's file",
+              format_bytes((double)m->total, all), format_bytes((double)m->hidden, hidden), format_bytes((double)m->sums, sums),
+              format_bytes((double)m->layer, layer), format_bytes((double)m->batch, batch), format_bytes((double)m->file, file));
     str_release(&group);
 }
 
@@ -232,7 +232,7 @@ static Status cmd_quantize_run(const Command *command, void *context) {
 }
 
 Status cmd_quantize(int argc, char **argv) {
-    Quantize job = {.config = {.damp = 0.01}, .alpha = "0.5", .compute = "f32", .samples = 128, .max_length = 2048};
+    Quantize job = {.config = {.damp = 0.01}, .alpha = "0.5", .compute = "auto", .samples = 128, .max_length = 2048};
     Command command = {
         .arguments_help = "MODEL -o DIR",
         .help =
@@ -257,6 +257,7 @@ Status cmd_quantize(int argc, char **argv) {
         {"--calibrate", OPTION_TEXT, &job.config.calibrate, "absmax|percentile|mse|entropy",
          "int8: activations get fixed ranges, chosen so (each token has its own)"},
         {"--bias-correction", OPTION_TEXT, &job.config.bias_correction, "none|mean|mean_var", "correct the outputs' means, or means and variances"},
+        {"--no-clip", OPTION_FLAG, &job.config.no_clip, NULL, "awq: values are not cut"},
         {"--fallback", OPTION_FLAG, &job.config.fallback, NULL, "keep rounding to nearest where the method is worse on rows held back"},
         {"--skip", OPTION_LIST, &job.skip, "NAME", "a linear layer that stays as it is, such as down_proj; repeatable"},
         {"--samples", OPTION_INT, &job.samples, "N", "calibration rows at most, chosen by the seed"},
@@ -265,7 +266,7 @@ Status cmd_quantize(int argc, char **argv) {
         {"--eval", OPTION_TEXT, &job.eval, "FILE", "compare the result with the original on these rows: KL, perplexity, most likely tokens"},
         {"--max-kl", OPTION_REAL, &job.config.max_kl, "X", "with --eval: a larger KL is a failure (exit 6), and nothing is written"},
         {"--format", OPTION_TEXT, &job.format, "ct", "ct: compressed-tensors, the default"},
-        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of passes over rows (f32)"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of passes over rows; comparisons are in f32 (auto)"},
         AS_OPTION(job),
         CHAT_OPTIONS(job.chat),
         {"--force", OPTION_FLAG, &job.config.force, NULL, "write even if DIR has a model; the old one is kept as DIR.1, DIR.2, ..."},

@@ -107,6 +107,8 @@ static void show_numbers(const TrainResult *result) {
     if (!isnan(last_eval)) show_line("held-out reward %s -> %s (greedy answers)", NUMBER(first_eval), NUMBER(last_eval));
     if (!isnan(last_loss))
         show_line("%s in %s: loss %.4f -> %.4f%s", counted, seconds, first_loss, last_loss, result->early_stopped ? ", stopped early" : "");
+    else if (isnan(env_steps) && isnan(metric_get(numbers, "last_reward"))) /* learning from a teacher needs no reward */
+        show_line("%s in %s", counted, seconds);
     else if (isnan(env_steps))
         show_line("%s in %s: reward %s -> %s", counted, seconds, NUMBER(metric_get(numbers, "first_reward")),
                   NUMBER(metric_get(numbers, "last_reward")));

@@ -46,10 +46,11 @@ static bool find_symbol(void *library, const char *name, void *function) {
 static Status take_functions(void *library) {
     char *(*config)(void), *(*core)(void);
     OpenBlas blas;
-    if (!find_symbol(library, "cblas_sgemm", &blas.sgemm) || !find_symbol(library, "dgetrf_", &blas.dgetrf) ||
-        !find_symbol(library, "dgetrs_", &blas.dgetrs) || !find_symbol(library, "dgbtrf_", &blas.dgbtrf) ||
-        !find_symbol(library, "dgbtrs_", &blas.dgbtrs) || !find_symbol(library, "openblas_get_config", &config) ||
-        !find_symbol(library, "openblas_get_corename", &core) || strstr(config(), "USE64BITINT"))
+    if (!find_symbol(library, "cblas_sgemm", &blas.sgemm) || !find_symbol(library, "cblas_dgemm", &blas.dgemm) ||
+        !find_symbol(library, "dgetrf_", &blas.dgetrf) || !find_symbol(library, "dgetrs_", &blas.dgetrs) ||
+        !find_symbol(library, "dgbtrf_", &blas.dgbtrf) || !find_symbol(library, "dgbtrs_", &blas.dgbtrs) ||
+        !find_symbol(library, "openblas_get_config", &config) || !find_symbol(library, "openblas_get_corename", &core) ||
+        strstr(config(), "USE64BITINT"))
         return status_fail(ST_RESOURCE, "cannot use the OpenBLAS that is there: it lacks LAPACK, or counts in 64 bits");
     const char *version = strchr(config(), ' ');
     snprintf(blas.version, sizeof blas.version, "openblas %.*s (%s)", version ? (int)strcspn(version + 1, " ") : 0, version ? version + 1 : "",

@@ -11,6 +11,8 @@ typedef struct OpenBlas {
     char version[64]; /* "openblas 0.3.21 (Zen)" */
     void (*sgemm)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
                   float beta, float *c, int ldc);
+    void (*dgemm)(int order, int transpose_a, int transpose_b, int m, int n, int k, double alpha, const double *a, int lda, const double *b, int ldb,
+                  double beta, double *c, int ldc);
     /* LAPACK with its Fortran names, because the location of its C header differs between systems */
     void (*dgetrf)(const int *m, const int *n, double *a, const int *lda, int *pivots, int *info);
     void (*dgetrs)(const char *trans, const int *n, const int *columns, const double *a, const int *lda, const int *pivots, double *b, const int *ldb,

@@ -409,7 +409,7 @@ static void trainer_release(void *context) {
 Status trainer_run(const Objective *objective, void *context, const TrainingConfig *config, TrainResult *result) {
     static const char *const results[] = {"steps",  "first_loss",  "last_loss", "eval_loss", "best_eval_loss",
                                           "tokens", "loss_tokens", "seconds",   NULL};
-    static const Shown shown[] = {{.metric = "loss", .label = "loss", .digits = 4}, {0}};
+    static const Shown shown[] = {{.metric = "loss", .label = "loss", .digits = 4}, {.metric = "agreement", .label = "agreement", .digits = 2}, {0}};
     const TrainingKind kind = {.open = trainer_open,
                                .begin = rows_start,
                                .release = trainer_release,

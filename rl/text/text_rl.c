@@ -462,7 +462,11 @@ static void text_rl_release(void *context) { text_release(context); }
 
 Status text_rl_run(const TrainingConfig *config, const RewardOptions *rewards, TrainResult *result) {
     static const char *const results[] = {"steps", "first_reward", "last_reward", "first_eval_reward", "last_eval_reward", "seconds", NULL};
-    static const Shown shown[] = {{.metric = "reward", .label = "reward"}, {.metric = "completion_length", .label = "length", .digits = 1}, {0}};
+    static const Shown shown[] = {{.metric = "reward", .label = "reward"},
+                                  {.metric = "divergence", .label = "divergence", .digits = 4},
+                                  {.metric = "agreement", .label = "agreement", .digits = 2},
+                                  {.metric = "completion_length", .label = "length", .digits = 1},
+                                  {0}};
     static const TrainingKind kind = {.open = text_rl_open,
                                       .begin = text_rl_begin,
                                       .release = text_rl_release,

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/rng.h"
 #include "lib/deploy/compress/awq.h"
 #include "lib/deploy/compress/bias.h"
 #include "lib/deploy/compress/gptq.h"
@@ -49,8 +50,9 @@ static bool layer_open(Layer *layer) {
     layer->weight = doubles_of(layer, "W");
     layer->second = doubles_of(layer, "W2");
     layer->x = doubles_of(layer, "X");
-    check_ok(input_sums_new(layer->arena, IN, &layer->sums));
+    check_ok(input_sums_new(layer->arena, IN, true, &layer->sums));
     input_sums_add_values(&layer->sums, layer->x, TOKENS);
+    input_sums_finish(&layer->sums);
     check_ok(gram_products_new(layer->arena, device_reference(), DT_F64, &layer->sums, &layer->gram));
     return true;
 }
@@ -275,7 +277,7 @@ TEST(singular_inputs) {
     Arena *arena = arena_new(0);
     InputSums sums;
     GptqFactor factor;
-    check_ok(input_sums_new(arena, 2, &sums));
+    check_ok(input_sums_new(arena, 2, true, &sums));
     sums.tokens = 1;
     sums.gram[0] = sums.gram[3] = 1;
     sums.gram[1] = sums.gram[2] = -1.05; /* no sum of squares: as rounding can make it */
@@ -284,6 +286,103 @@ TEST(singular_inputs) {
     sums.gram[1] = sums.gram[2] = -3;
     check_status(gptq_factor(&sums, 0.01, false, "'a'", arena, &factor), ST_NUMERIC);
     check_text("not positive definite");
+    arena_free(arena);
+}
+
+/* ---- wide layers, whose columns and sums are computed in blocks ---- */
+
+enum { WIDE = 300, WIDE_OUT = 70, WIDE_TOKENS = 340 };
+
+static double *drawn(Arena *arena, uint64_t stream, size_t n) {
+    double *values = arena_alloc(arena, n * sizeof *values);
+    for (size_t i = 0; i < n; i++) values[i] = rng_uniform(rng_key(7, RNG_TEST, stream), i) - 0.5;
+    return values;
+}
+
+static InputSums wide_sums(Arena *arena) {
+    InputSums sums;
+    const double *x = drawn(arena, 1, WIDE * WIDE_TOKENS);
+    check_ok(input_sums_new(arena, WIDE, true, &sums));
+    input_sums_add_values(&sums, x, WIDE_TOKENS);
+    input_sums_finish(&sums);
+    return sums;
+}
+
+TEST(sums_in_blocks) {
+    Arena *arena = arena_new(0), *scratch = arena_new(0);
+    const InputSums want = wide_sums(arena);
+    InputSums sums;
+    Tensor *x = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){WIDE_TOKENS, WIDE});
+    tensor_write(x, drawn(arena, 1, WIDE * WIDE_TOKENS));
+    check_ok(input_sums_new(arena, WIDE, true, &sums));
+    check_ok(input_sums_add(&sums, x, scratch));
+    input_sums_finish(&sums);
+    check_close_f64("gram", sums.gram, want.gram, WIDE * WIDE, 1e-4, 1e-5);
+    check_close_f64("sum", sums.sum, want.sum, WIDE, 1e-4, 1e-5);
+    check_close_f64("abs_max", sums.abs_max, want.abs_max, WIDE, 1e-6, 0);
+    assert_int_equal(sums.tokens, WIDE_TOKENS);
+    arena_free(scratch);
+    arena_free(arena);
+}
+
+/* U^T U H = 1 */
+static void check_factor(const InputSums *sums, const GptqFactor *factor, Arena *arena) {
+    double *h = arena_alloc(arena, WIDE * WIDE * sizeof *h), mean = 0;
+    for (int i = 0; i < WIDE; i++) mean += 2.0 / WIDE_TOKENS * sums->gram[i * WIDE + i] / WIDE;
+    for (int i = 0; i < WIDE; i++)
+        for (int j = 0; j < WIDE; j++)
+            h[i * WIDE + j] = 2.0 / WIDE_TOKENS * sums->gram[factor->order[i] * WIDE + factor->order[j]] + (i == j ? factor->damp * mean : 0);
+    for (int i = 0; i < WIDE; i += 37) { /* row i of U^T U H */
+        double row[WIDE] = {0}, one[WIDE] = {0};
+        for (int j = 0; j < WIDE; j++)
+            for (int k = 0; k <= MIN(i, j); k++) row[j] += factor->upper[k * WIDE + i] * factor->upper[k * WIDE + j];
+        for (int j = 0; j < WIDE; j++)
+            for (int k = 0; k < WIDE; k++) one[j] += row[k] * h[k * WIDE + j];
+        for (int j = 0; j < WIDE; j++) check_close(one[j], i == j, 1e-9);
+    }
+}
+
+/* Column by column over whole rows, as the algorithm is written. */
+static void round_plainly(const GptqFactor *factor, const Grid *grid, bool fixed, const double *weight, Codes *codes) {
+    for (int64_t o = 0; o < WIDE_OUT; o++) {
+        double rest[WIDE];
+        for (int64_t p = 0; p < WIDE; p++) rest[p] = weight[o * WIDE + factor->order[p]];
+        for (int64_t p = 0; p < WIDE; p++) {
+            const int64_t input = factor->order[p], at = o * codes->n_groups + input / grid->group;
+            if (fixed)
+                grid_of_values(grid, weight + o * WIDE + input / grid->group * grid->group, grid->group, &codes->scales[at], &codes->zeros[at]);
+            else if (p % grid->group == 0)
+                grid_of_values(grid, rest + p, grid->group, &codes->scales[at], &codes->zeros[at]);
+            const int code = grid_code(grid, rest[p], codes->scales[at], codes->zeros[at]);
+            const double error = (rest[p] - codes->scales[at] * (code - codes->zeros[at])) / factor->upper[p * WIDE + p];
+            codes->codes[o * WIDE + input] = (uint8_t)code;
+            for (int64_t k = p + 1; k < WIDE; k++) rest[k] -= error * factor->upper[p * WIDE + k];
+        }
+    }
+}
+
+/* A value in the middle of two codes may get the other one, and changes those after it. */
+TEST(columns_in_blocks) {
+    static const int64_t groups[] = {WIDE, 100, 60, 20, 20};
+    Arena *arena = arena_new(0);
+    const InputSums sums = wide_sums(arena);
+    for (size_t k = 0; k < COUNT_OF(groups); k++) {
+        const bool ordered = k == 4;
+        const Grid grid = {.kind = GRID_ASYMMETRIC, .bits = 4, .group = groups[k], .scales = DT_F64};
+        double *weight = drawn(arena, 2, WIDE_OUT * WIDE), loss;
+        GptqFactor factor;
+        Codes codes, want;
+        int64_t equal = 0;
+        check_ok(gptq_factor(&sums, 0.01, ordered, "'W'", arena, &factor));
+        check_factor(&sums, &factor, arena);
+        check_ok(codes_new(arena, &grid, WIDE_OUT, WIDE, &codes));
+        check_ok(codes_new(arena, &grid, WIDE_OUT, WIDE, &want));
+        round_plainly(&factor, &grid, ordered, weight, &want);
+        check_ok(gptq_round(&factor, &grid, false, weight, &codes, &loss));
+        for (int64_t i = 0; i < WIDE_OUT * WIDE; i++) equal += codes.codes[i] == want.codes[i];
+        assert_true((double)equal > 0.995 * WIDE_OUT * WIDE);
+        if (ordered) check_close_f64("scales", codes.scales, want.scales, (size_t)(WIDE_OUT * codes.n_groups), 0, 1e-12);
+    }
     arena_free(arena);
 }
 
@@ -483,7 +582,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nearest_codes),   cmocka_unit_test(columns_in_turn),       cmocka_unit_test(scaled_columns),
         cmocka_unit_test(eight_bits),      cmocka_unit_test(ranges_of_activations), cmocka_unit_test(corrected_biases),
-        cmocka_unit_test(singular_inputs), cmocka_unit_test(whole_models),          cmocka_unit_test(written_bits),
+        cmocka_unit_test(singular_inputs), cmocka_unit_test(sums_in_blocks),        cmocka_unit_test(columns_in_blocks),
+        cmocka_unit_test(whole_models),    cmocka_unit_test(written_bits),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

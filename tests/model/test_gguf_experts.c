@@ -25,16 +25,16 @@
 
 /* ---- families: their settings as config.json and as metadata ---- */
 
-static void common_keys(Made *made, const char *arch, int heads, int kv_heads) {
+static void common_keys(Made *made, const char *arch, uint32_t layers, uint32_t heads, uint32_t kv_heads) {
     const struct {
         const char *key;
         uint32_t value;
-    } keys[] = {{"block_count", 3},
+    } keys[] = {{"block_count", layers},
                 {"context_length", 64},
                 {"embedding_length", 64},
                 {"feed_forward_length", 96},
-                {"attention.head_count", (uint32_t)heads},
-                {"attention.head_count_kv", (uint32_t)kv_heads},
+                {"attention.head_count", heads},
+                {"attention.head_count_kv", kv_heads},
                 {"expert_feed_forward_length", 32},
                 {"expert_used_count", 3}};
     char key[100];
@@ -60,7 +60,7 @@ static void yarn_keys(Made *made, const char *arch, float factor, uint32_t origi
 }
 
 static void gpt_oss_keys(Made *made) {
-    common_keys(made, "gpt-oss", 4, 2);
+    common_keys(made, "gpt-oss", 3, 4, 2);
     made_int(made, "gpt-oss.expert_count", 4);
     made_int(made, "gpt-oss.attention.key_length", 24);
     made_int(made, "gpt-oss.attention.value_length", 24);
@@ -68,8 +68,8 @@ static void gpt_oss_keys(Made *made) {
     yarn_keys(made, "gpt-oss", 8, 32);
 }
 
-static void glm4_moe_keys(Made *made) {
-    common_keys(made, "glm4moe", 4, 2);
+static void glm_keys(Made *made, uint32_t layers) {
+    common_keys(made, "glm4moe", layers, 4, 2);
     made_int(made, "glm4moe.expert_count", 6);
     made_int(made, "glm4moe.attention.key_length", 24);
     made_int(made, "glm4moe.attention.value_length", 24);
@@ -81,8 +81,10 @@ static void glm4_moe_keys(Made *made) {
     made_bool(made, "glm4moe.expert_weights_norm", true);
 }
 
+static void glm4_moe_keys(Made *made) { glm_keys(made, 3); }
+
 static void latent_keys(Made *made, uint32_t gating, uint32_t shared, float scale, float tenth) {
-    common_keys(made, "deepseek2", 2, 1);
+    common_keys(made, "deepseek2", 3, 2, 1);
     made_int(made, "deepseek2.expert_count", 8);
     made_int(made, "deepseek2.attention.kv_lora_rank", 32);
     made_int(made, "deepseek2.attention.key_length", 48);
@@ -92,7 +94,7 @@ static void latent_keys(Made *made, uint32_t gating, uint32_t shared, float scal
     made_int(made, "deepseek2.rope.dimension_count", 16);
     made_int(made, "deepseek2.leading_dense_block_count", 1);
     made_int(made, "deepseek2.expert_shared_count", shared);
-    made_int(made, "deepseek2.expert_gating_func", gating);
+    if (gating) made_int(made, "deepseek2.expert_gating_func", gating);
     made_real(made, "deepseek2.expert_weights_scale", scale);
     yarn_keys(made, "deepseek2", 4, 16);
     if (tenth > 0) made_real(made, "deepseek2.rope.scaling.yarn_log_multiplier", tenth);
@@ -431,20 +433,28 @@ TEST(memory_of_turned_experts_is_that_of_codes) {
     }
 }
 
+/* A bias for the choice says that the router is one by sigmoids. */
+TEST(a_missing_gating_function_is_known_by_the_bias) {
+    Made made = {0};
+    char hf[600];
+    snprintf(hf, sizeof hf, "%s/ungated", test_folder);
+    latent_keys(&made, 0, 1, 2.5f, 0.1f);
+    made_int(&made, "deepseek2.attention.q_lora_rank", 32);
+    made_int(&made, "deepseek2.expert_group_count", 4);
+    made_int(&made, "deepseek2.expert_group_used_count", 2);
+    made_bool(&made, "deepseek2.expert_weights_norm", true);
+    make_pair(DEEPSEEK_V3, NULL, test_folder, hf, &made);
+    check_same_logits(made_save(&made, test_folder, "ungated.gguf"), hf, DT_F32, false);
+}
+
 /* Tensors of layers that predict further tokens are left out, whatever their names are. */
 TEST(prediction_layers_are_left_out) {
-    Made made = {0}, more = {0};
+    Made made = {0};
     const float ones[64] = {1};
     char hf[600];
     snprintf(hf, sizeof hf, "%s/predicts", test_folder);
-    glm4_moe_keys(&made);
+    glm_keys(&made, 4);
     made_int(&made, "glm4moe.nextn_predict_layers", 1);
-    str_append_n(&more.keys, str_text(&made.keys), made.keys.len); /* with one more layer in all */
-    for (size_t i = 0; i + 4 < more.keys.len; i++)
-        if (memcmp(more.keys.data + i, "glm4moe.block_count", 19) == 0) more.keys.data[i + 19 + 4] = 4;
-    more.n_keys = made.n_keys;
-    str_release(&made.keys);
-    made = more;
     made_tensor(&made, "blk.3.nextn.enorm.weight", 1, (const int64_t[]){64}, 0, ones, sizeof ones);
     made_tensor(&made, "blk.3.attn_norm.weight", 1, (const int64_t[]){64}, 0, ones, sizeof ones);
     make_pair(GLM4_MOE, NULL, test_folder, hf, &made);
@@ -534,6 +544,7 @@ int main(void) {
         cmocka_unit_test(plain_files_compute_what_their_directories_do),
         cmocka_unit_test(quantised_files_compute_and_train_what_their_directories_do),
         cmocka_unit_test(memory_of_turned_experts_is_that_of_codes),
+        cmocka_unit_test(a_missing_gating_function_is_known_by_the_bias),
         cmocka_unit_test(prediction_layers_are_left_out),
         cmocka_unit_test(what_is_not_known_is_refused),
         cmocka_unit_test(broken_files_are_refused_or_read),

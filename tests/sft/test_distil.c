@@ -495,11 +495,12 @@ static void check_answers(const char *name, const Tokenizer *tokenizer) {
     check_ok(lines_open(&lines, temp_file(temp_file(test_folder, "tokens"), name)));
     for (; lines_next(&lines, &slice); n++) {
         json_t *line;
-        int32_t ids[64];
+        int32_t ids[256];
         size_t n_ids = 0;
         Str text = {0};
         check_ok(json_read_text(slice.data, slice.len, name, &line));
         const json_t *labels = json_object_get(line, "labels");
+        assert_true(json_array_size(labels) <= COUNT_OF(ids));
         for (size_t t = 0; t < json_array_size(labels); t++)
             if (json_integer_value(json_array_get(labels, t)) >= 0) ids[n_ids++] = (int32_t)json_integer_value(json_array_get(labels, t));
         assert_true(n_ids > 0);

@@ -34,34 +34,37 @@ static void scales_of_ratio(const InputSums *sums, const double *sizes, double r
     for (int64_t i = 0; i < sums->in; i++) scales[i] /= sqrt(most * least);
 }
 
-/* The change of one weight, in the coordinates of the unscaled input: W - Q(W s) / s. change: (out, in). */
-static Status change_of(const double *weight, int64_t out, const Grid *grid, int64_t in, const double *scales, double *change) {
-    Arena *arena = arena_new(0);
-    Codes codes;
-    Status status = arena ? codes_new(arena, grid, out, in, &codes) : ST_RESOURCE;
-    for (int64_t o = 0; o < out && status == ST_OK; o++)
-        for (int64_t i = 0; i < in; i++) change[o * in + i] = weight[o * in + i] * scales[i];
-    if (status == ST_OK) codes_round(grid, change, &codes);
-    for (int64_t o = 0; o < out && status == ST_OK; o++)
-        for (int64_t i = 0; i < in; i++) change[o * in + i] = weight[o * in + i] - codes_get(&codes, o, i) / scales[i];
-    arena_free(arena);
-    return status;
+/* The change of a group of a row, in the coordinates of the unscaled input: w - Q(w s) / s. */
+static void change_group(const Grid *grid, const double *values, const double *scales, double *change) {
+    double scale;
+    int32_t zero;
+    for (int64_t i = 0; i < grid->group; i++) change[i] = values[i] * scales[i];
+    grid_of_values(grid, change, grid->group, &scale, &zero);
+    for (int64_t i = 0; i < grid->group; i++) change[i] = values[i] - scale * (grid_code(grid, change[i], scale, zero) - zero) / scales[i];
+}
+
+/* change: (out, in). */
+static void change_of(const double *weight, int64_t out, const Grid *grid, int64_t in, const double *scales, double *change) {
+#pragma omp parallel for schedule(static)
+    for (int64_t o = 0; o < out; o++)
+        for (int64_t g = 0; g < in; g += grid->group) change_group(grid, weight + o * in + g, scales + g, change + o * in + g);
 }
 
 Status awq_error(const WeightGroup *group, const Grid *grid, const GramProducts *gram, const double *scales, double *error) {
     double outputs = 0, total = 0;
-    for (int m = 0; m < group->n; m++) {
-        double *change = malloc((size_t)(group->outs[m] * group->in) * sizeof *change), sum = 0;
-        Status status = change ? change_of(group->weights[m], group->outs[m], grid, group->in, scales, change)
-                               : status_fail(ST_RESOURCE, "no memory for a changed weight");
-        if (status == ST_OK) status = gram_total(gram, change, group->outs[m], &sum);
-        free(change);
-        TRY(status);
+    Arena *arena = arena_new(0); /* unlike malloc it gives all pages back */
+    Status status = arena ? ST_OK : ST_RESOURCE;
+    for (int m = 0; m < group->n && status == ST_OK; m++) {
+        double *change = arena_alloc(arena, (size_t)(group->outs[m] * group->in) * sizeof *change), sum = 0;
+        if (change) change_of(group->weights[m], group->outs[m], grid, group->in, scales, change);
+        status = change ? gram_total(gram, change, group->outs[m], &sum) : ST_RESOURCE;
         total += sum;
         outputs += (double)group->outs[m];
+        arena_reset(arena);
     }
+    arena_free(arena);
     *error = total / (outputs * (double)MAX(gram->tokens, 1));
-    return ST_OK;
+    return status;
 }
 
 Status awq_scales(const WeightGroup *group, const Grid *grid, const InputSums *sums, const GramProducts *gram, bool by_weights, double *scales,
@@ -83,50 +86,62 @@ Status awq_scales(const WeightGroup *group, const Grid *grid, const InputSums *s
 
 /* ---- clipping ---- */
 
+/* The inputs of one group: what its errors cost. */
+typedef struct ClipGroup {
+    const Grid *grid;
+    const double *gram, *scales; /* rows and columns of the group: (group, group), `line` apart; (group) */
+    int64_t line;
+    double *change, *product; /* room: (group) */
+} ClipGroup;
+
 /* The squared error of the outputs of one group of a row whose values are cut at `bound`. */
-static double clip_error(const Grid *grid, const InputSums *sums, const double *scales, const double *values, int64_t first, double bound,
-                         double *change) {
-    double scale, error = 0;
+static double clip_error(const ClipGroup *group, const double *values, double bound) {
+    const int64_t n = group->grid->group;
+    double scale, error = 0, low = 0, high = 0;
     int32_t zero;
-    double low = 0, high = 0;
-    for (int64_t i = 0; i < grid->group; i++) {
+    for (int64_t i = 0; i < n; i++) {
         low = MIN(low, MAX(values[i], -bound));
         high = MAX(high, MIN(values[i], bound));
     }
-    grid_of_range(grid, low, high, &scale, &zero);
-    for (int64_t i = 0; i < grid->group; i++) {
+    grid_of_range(group->grid, low, high, &scale, &zero);
+    for (int64_t i = 0; i < n; i++) {
         const double cut = MIN(MAX(values[i], -bound), bound);
-        change[i] = (values[i] - scale * (grid_code(grid, cut, scale, zero) - zero)) / scales[first + i];
+        group->change[i] = (values[i] - scale * (grid_code(group->grid, cut, scale, zero) - zero)) / group->scales[i];
+        group->product[i] = 0;
     }
-    for (int64_t i = 0; i < grid->group; i++) {
-        double sum = 0;
-        for (int64_t j = 0; j < grid->group; j++) sum += sums->gram[(first + i) * sums->in + first + j] * change[j];
-        error += change[i] * sum;
+    for (int64_t j = 0; j < n; j++) {
+        const double factor = group->change[j], *row = group->gram + j * group->line;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) group->product[i] += factor * row[i];
     }
+    for (int64_t i = 0; i < n; i++) error += group->change[i] * group->product[i];
     return error;
 }
 
-static double best_bound(const Grid *grid, const InputSums *sums, const double *scales, const double *values, int64_t first, double *change) {
+static double best_bound(const ClipGroup *group, const double *values) {
     double most = 0, best = 0, least = DBL_MAX;
-    for (int64_t i = 0; i < grid->group; i++) most = MAX(most, fabs(values[i]));
+    for (int64_t i = 0; i < group->grid->group; i++) most = MAX(most, fabs(values[i]));
     for (int c = 0; c < AWQ_CLIPS; c++) {
-        const double bound = most * (1 - (double)c / 20), error = clip_error(grid, sums, scales, values, first, bound, change);
+        const double bound = most * (1 - (double)c / 20), error = clip_error(group, values, bound);
         if (error < least) least = error, best = bound;
     }
     return best;
 }
 
 Status awq_clips(const double *scaled, int64_t out, const Grid *grid, const InputSums *sums, const double *scales, double *bounds) {
+    enum { ROWS = 64 };
     const int64_t in = sums->in, n_groups = in / grid->group;
     bool full = false;
-#pragma omp parallel for schedule(dynamic) reduction(|| : full)
-    for (int64_t o = 0; o < out; o++) {
-        double *change = malloc((size_t)grid->group * sizeof *change);
-        for (int64_t g = 0; g < n_groups && change; g++)
-            bounds[o * n_groups + g] = best_bound(grid, sums, scales, scaled + o * in + g * grid->group, g * grid->group, change);
-        full = full || !change;
-        free(change);
-    }
+#pragma omp parallel for schedule(dynamic) collapse(2) reduction(|| : full)
+    for (int64_t g = 0; g < n_groups; g++)
+        for (int64_t first = 0; first < out; first += ROWS) {
+            const int64_t at = g * grid->group;
+            double *room = malloc((size_t)(2 * grid->group) * sizeof *room);
+            const ClipGroup group = {grid, sums->gram + at * in + at, scales + at, in, room, room ? room + grid->group : NULL};
+            for (int64_t o = first; o < MIN(first + ROWS, out) && room; o++) bounds[o * n_groups + g] = best_bound(&group, scaled + o * in + at);
+            full = full || !room;
+            free(room);
+        }
     return full ? status_fail(ST_RESOURCE, "no memory for bounds of weights") : ST_OK;
 }
 

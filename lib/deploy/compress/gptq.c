@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/deploy/compress/gptq.h"
 
+#include <float.h>
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/log.h"
 
-enum { PANEL = 64, TILE = 8 };
+enum { PANEL = 64, SLICE = 256, TILE = 64 };
+
+/* C -= A op(B), with C (m, n). Called by one thread for a fixed part of the work, so the bits do not depend on the number of threads. */
+static void subtract_product(const OpenBlas *blas, int transpose_b, int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b,
+                             int64_t ldb, double *c, int64_t ldc) {
+    blas->dgemm(BLAS_ROW_MAJOR, BLAS_AS_IT_IS, transpose_b, (int)m, (int)n, (int)k, -1, a, (int)lda, b, (int)ldb, 1, c, (int)ldc);
+}
 
 /* ---- U ---- */
 
@@ -22,51 +30,87 @@ static double dot(const double *a, const double *b, int64_t n) {
     return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + ((parts[4] + parts[5]) + (parts[6] + parts[7])) + sum;
 }
 
-/* Replaces the lower half of a symmetric matrix (n, n) by L with L L^T = the matrix. False: it is not positive definite. */
-static bool cholesky(double *a, int64_t n) {
+/* Columns first..end-1 of the factor, in the rows of these columns. The columns before them are subtracted already. False: a square of the
+ * diagonal is not above `least`. */
+static bool factor_corner(double *a, int64_t n, int64_t first, int64_t end, double least) {
+    for (int64_t j = first; j < end; j++) {
+        double *row = a + j * n;
+        for (int64_t k = first; k < j; k++) row[k] = (row[k] - dot(row + first, a + k * n + first, k - first)) / a[k * n + k];
+        const double square = row[j] - dot(row + first, row + first, j - first);
+        if (!(square > least) || !isfinite(square)) return false;
+        row[j] = sqrt(square);
+    }
+    return true;
+}
+
+/* Replaces the lower half of a symmetric matrix (n, n) by L with L L^T = the matrix. False: it is not positive definite, as far as rounding lets see:
+ * least is the error that products in f32 may have left. */
+static bool cholesky(const OpenBlas *blas, double *a, int64_t n, double least) {
     for (int64_t first = 0; first < n; first += PANEL) {
         const int64_t end = MIN(first + PANEL, n);
-        for (int64_t j = first; j < end; j++) {
-            double *row = a + j * n;
-            for (int64_t k = first; k < j; k++) row[k] = (row[k] - dot(row, a + k * n, k)) / a[k * n + k];
-            const double square = row[j] - dot(row, row, j);
-            if (!(square > 0) || !isfinite(square)) return false;
-            row[j] = sqrt(square);
-        }
+#pragma omp parallel for schedule(dynamic) if (first > 0)
+        for (int64_t i = first; i < n; i += SLICE)
+            if (first > 0)
+                subtract_product(blas, BLAS_TRANSPOSED, MIN(SLICE, n - i), end - first, first, a + i * n, n, a + first * n, n, a + i * n + first, n);
+        if (!factor_corner(a, n, first, end, least)) return false;
 #pragma omp parallel for schedule(static)
         for (int64_t i = end; i < n; i++) {
             double *row = a + i * n;
-            for (int64_t j = first; j < end; j++) row[j] = (row[j] - dot(row, a + j * n, j)) / a[j * n + j];
+            for (int64_t j = first; j < end; j++) row[j] = (row[j] - dot(row + first, a + j * n + first, j - first)) / a[j * n + j];
         }
     }
     return true;
 }
 
-/* The inverse of L, lower too, by slices of columns. x: zeros. */
-static void invert_lower(const double *l, int64_t n, double *x) {
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t first = 0; first < n; first += PANEL) {
-        const int64_t width = MIN(PANEL, n - first);
-        for (int64_t i = first; i < n; i++) {
-            double row[PANEL] = {0};
-            if (i - first < width) row[i - first] = 1;
-            for (int64_t k = first; k < i; k++) {
-                const double factor = l[i * n + k], *above = x + k * n + first;
+/* Rows begin..end-1 of a slice of the inverse, whose columns start at `first`: x holds what the rows above add. */
+static void invert_corner(const double *l, int64_t n, int64_t begin, int64_t end, int64_t first, int64_t width, double *x) {
+    for (int64_t i = begin; i < end; i++) {
+        double *row = x + i * n + first;
+        if (i - first < width) row[i - first] += 1;
+        for (int64_t k = begin; k < i; k++) {
+            const double factor = l[i * n + k], *above = x + k * n + first;
 #pragma omp simd
-                for (int64_t c = 0; c < width; c++) row[c] -= factor * above[c];
-            }
-            for (int64_t c = 0; c < width; c++) x[i * n + first + c] = row[c] / l[i * n + i];
+            for (int64_t c = 0; c < width; c++) row[c] -= factor * above[c];
+        }
+        for (int64_t c = 0; c < width; c++) row[c] /= l[i * n + i];
+    }
+}
+
+/* The inverse of L, lower too, by slices of columns. x: zeros. */
+static void invert_lower(const OpenBlas *blas, const double *l, int64_t n, double *x) {
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t first = 0; first < n; first += SLICE) {
+        const int64_t width = MIN(SLICE, n - first);
+        for (int64_t i = first; i < n; i += PANEL) {
+            const int64_t end = MIN(i + PANEL, n);
+            if (i > first)
+                subtract_product(blas, BLAS_AS_IT_IS, end - i, width, i - first, l + i * n + first, n, x + first * n + first, n, x + i * n + first,
+                                 n);
+            invert_corner(l, n, i, end, first, width, x);
         }
     }
 }
 
-/* With the order of rows and columns reversed, H = L L^T, so H = R R^T with R upper, and U is the inverse of R. */
-static bool factor_with(const double *h, double added, int64_t n, double *work, double *upper) {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j <= i; j++) work[i * n + j] = h[(n - 1 - i) * n + (n - 1 - j)] + (i == j ? added : 0);
-    if (!cholesky(work, n)) return false;
+/* The lower half of H with damping, its rows and columns in the reverse order. diagonal: (in), of H before damping, by input. */
+static void fill_reversed(const InputSums *sums, const GptqFactor *factor, const double *diagonal, double added, double *work) {
+    const int64_t n = factor->in, last = n - 1;
+    const double unit = 2 / (double)MAX(sums->tokens, 1);
+#pragma omp parallel for schedule(dynamic, PANEL)
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t input = factor->order[last - i];
+        for (int64_t j = 0; j < i; j++) work[i * n + j] = unit * sums->gram[input * n + factor->order[last - j]];
+        work[i * n + i] = diagonal[input] + added;
+    }
+}
+
+/* H = L L^T with the order of rows and columns reversed, so H = R R^T with R upper, and U is the inverse of R. */
+static bool factor_with(const InputSums *sums, const double *diagonal, double mean, double *work, GptqFactor *factor) {
+    const int64_t n = factor->in;
+    double *upper = factor->upper;
+    fill_reversed(sums, factor, diagonal, factor->damp * mean, work);
+    if (!cholesky(factor->blas, work, n, (double)n * (double)FLT_EPSILON * mean)) return false;
     memset(upper, 0, (size_t)(n * n) * sizeof *upper);
-    invert_lower(work, n, upper);
+    invert_lower(factor->blas, work, n, upper);
     for (int64_t i = 0, last = n * n - 1; i < n * n / 2; i++) {
         const double other = upper[last - i];
         upper[last - i] = upper[i];
@@ -100,11 +144,11 @@ static Status not_definite(const char *what, double damp) {
     return status_hint(ST_NUMERIC, "give more, and more varied, calibration rows, or use --method rtn");
 }
 
-static Status factor_damped(const double *h, double mean, double damp, const char *what, Arena *arena, GptqFactor *factor) {
-    const int64_t n = factor->in;
-    double *work = arena_alloc(arena, (size_t)(n * n) * sizeof *work);
+static Status factor_damped(const InputSums *sums, const double *diagonal, double damp, const char *what, Arena *arena, GptqFactor *factor) {
+    double *work = arena_alloc(arena, (size_t)(factor->in * factor->in) * sizeof *work), mean = 0;
     if (!work) return ST_RESOURCE;
-    for (factor->damp = damp; !factor_with(h, factor->damp * mean, n, work, factor->upper);) {
+    for (int64_t i = 0; i < factor->in; i++) mean += diagonal[i] / (double)factor->in;
+    for (factor->damp = damp; !factor_with(sums, diagonal, mean, work, factor);) {
         if (factor->damp >= 1) return not_definite(what, factor->damp);
         const double next = factor->damp > 0 ? MIN(10 * factor->damp, 1) : 0.01;
         log_message(LOG_WARNING, "the inputs of %s have a matrix that is not positive definite with damping %g: it is raised to %g", what,
@@ -116,24 +160,20 @@ static Status factor_damped(const double *h, double mean, double damp, const cha
 
 Status gptq_factor(const InputSums *sums, double damp, bool act_order, const char *what, Arena *arena, GptqFactor *factor) {
     const int64_t n = sums->in;
-    double *h = arena_alloc(arena, (size_t)(n * n) * sizeof *h), *diagonal = arena_alloc(arena, (size_t)n * sizeof *diagonal), mean = 0;
+    double *diagonal = arena_alloc(arena, (size_t)n * sizeof *diagonal);
     *factor = (GptqFactor){.in = n,
                            .upper = arena_alloc(arena, (size_t)(n * n) * sizeof *factor->upper),
                            .order = arena_alloc(arena, (size_t)n * sizeof *factor->order),
                            .dead = arena_zero(arena, (size_t)n * sizeof *factor->dead)};
-    if (!h || !diagonal || !factor->upper || !factor->order || !factor->dead) return ST_RESOURCE;
-    const double unit = 2 / (double)MAX(sums->tokens, 1);
+    if (!diagonal || !factor->upper || !factor->order || !factor->dead) return ST_RESOURCE;
+    if (n > PANEL) TRY(openblas_load(omp_get_max_threads(), &factor->blas));
     for (int64_t i = 0; i < n; i++) {
         factor->dead[i] = sums->gram[i * n + i] == 0;
         factor->n_dead += factor->dead[i];
-        diagonal[i] = factor->dead[i] ? 1 : unit * sums->gram[i * n + i];
-        mean += diagonal[i] / (double)n;
+        diagonal[i] = factor->dead[i] ? 1 : 2 / (double)MAX(sums->tokens, 1) * sums->gram[i * n + i];
     }
     TRY(order_columns(diagonal, act_order, arena, factor));
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < n; j++)
-            h[i * n + j] = i == j ? diagonal[factor->order[i]] : unit * sums->gram[factor->order[i] * n + factor->order[j]];
-    return factor_damped(h, mean, damp, what, arena, factor);
+    return factor_damped(sums, diagonal, damp, what, arena, factor);
 }
 
 /* ---- columns ---- */
@@ -153,26 +193,48 @@ static double round_column(const GptqFactor *factor, const Grid *grid, bool fixe
     return (rest[p] - codes->scales[at] * (code - codes->zeros[at])) / factor->upper[p * factor->in + p];
 }
 
-/* Several rows at a time, so that a row of U is read from memory once for all of them. */
-static void round_rows(const GptqFactor *factor, const Grid *grid, bool fixed, int64_t first, int64_t n, double *weight, double *rest, Codes *codes,
-                       double *losses) {
-    const int64_t in = factor->in;
-    for (int64_t r = 0; r < n; r++) {
-        double *row = weight + (first + r) * in;
+/* Columns that are rounded before the others get their errors: a group's grid is found when all columns before it were subtracted. */
+static int64_t block_of(const Codes *codes, bool fixed) {
+    if (fixed || codes->n_groups == 1 || codes->group % PANEL == 0) return PANEL;
+    return codes->group < PANEL ? PANEL / codes->group * codes->group : codes->group;
+}
+
+/* Rows that are rounded together, so that U is read once for all of them. */
+typedef struct Rows {
+    int64_t first, n;
+    double *rest;   /* (n, in): weights in the order of columns, less the errors so far */
+    double *errors; /* (n, block) */
+    double *losses; /* (n) */
+} Rows;
+
+/* Rounds columns begin..end-1. */
+static void round_block(const GptqFactor *factor, const Grid *grid, bool fixed, int64_t begin, int64_t end, const Rows *rows, Codes *codes) {
+    const int64_t in = factor->in, width = end - begin;
+    for (int64_t p = begin; p < end; p++)
+        for (int64_t r = 0; r < rows->n; r++) {
+            double *row = rows->rest + r * in;
+            const double *upper = factor->upper + p * in, error = round_column(factor, grid, fixed, p, row, rows->first + r, codes);
+#pragma omp simd
+            for (int64_t k = p + 1; k < end; k++) row[k] -= error * upper[k];
+            rows->errors[r * width + p - begin] = error;
+            rows->losses[r] += error * error / 2;
+        }
+    if (end < in)
+        subtract_product(factor->blas, BLAS_AS_IT_IS, rows->n, in - end, width, rows->errors, width, factor->upper + begin * in + end, in,
+                         rows->rest + end, in);
+}
+
+static void round_rows(const GptqFactor *factor, const Grid *grid, bool fixed, double *weight, const Rows *rows, Codes *codes) {
+    const int64_t in = factor->in, block = block_of(codes, fixed);
+    for (int64_t r = 0; r < rows->n; r++) {
+        double *row = weight + (rows->first + r) * in;
         for (int64_t i = 0; i < in; i++)
             if (factor->dead[i]) row[i] = 0;
-        if (fixed) find_grids(grid, row, first + r, codes);
-        for (int64_t p = 0; p < in; p++) rest[r * in + p] = row[factor->order[p]];
-        losses[first + r] = 0;
+        if (fixed) find_grids(grid, row, rows->first + r, codes);
+        for (int64_t p = 0; p < in; p++) rows->rest[r * in + p] = row[factor->order[p]];
+        rows->losses[r] = 0;
     }
-    for (int64_t p = 0; p < in; p++)
-        for (int64_t r = 0; r < n; r++) {
-            const double *upper = factor->upper + p * in, error = round_column(factor, grid, fixed, p, rest + r * in, first + r, codes);
-            double *row = rest + r * in;
-#pragma omp simd
-            for (int64_t k = p + 1; k < in; k++) row[k] -= error * upper[k];
-            losses[first + r] += error * error / 2;
-        }
+    for (int64_t begin = 0; begin < in; begin += block) round_block(factor, grid, fixed, begin, MIN(begin + block, in), rows, codes);
 }
 
 Status gptq_round(const GptqFactor *factor, const Grid *grid, bool static_groups, double *weight, Codes *codes, double *loss) {
@@ -180,12 +242,14 @@ Status gptq_round(const GptqFactor *factor, const Grid *grid, bool static_groups
     double *losses = malloc((size_t)out * sizeof *losses);
     bool full = !losses, ordered = false;
     for (int64_t p = 0; p < in; p++) ordered |= factor->order[p] != p;
+    const bool fixed = static_groups || ordered;
 #pragma omp parallel for schedule(dynamic) reduction(|| : full)
     for (int64_t first = 0; first < out; first += TILE) {
-        double *rest = losses ? malloc((size_t)(TILE * in) * sizeof *rest) : NULL;
-        if (rest) round_rows(factor, grid, static_groups || ordered, first, MIN(TILE, out - first), weight, rest, codes, losses);
-        full = full || !rest;
-        free(rest);
+        const int64_t n = MIN(TILE, out - first);
+        double *room = losses ? malloc((size_t)(n * (in + block_of(codes, fixed))) * sizeof *room) : NULL;
+        if (room) round_rows(factor, grid, fixed, weight, &(Rows){first, n, room, room + n * in, losses + first}, codes);
+        full = full || !room;
+        free(room);
     }
     *loss = 0;
     for (int64_t o = 0; o < out && !full; o++) *loss += losses[o];

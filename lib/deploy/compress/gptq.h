@@ -10,6 +10,7 @@
 
 #include "lib/deploy/compress/grid.h"
 #include "lib/deploy/compress/inputs.h"
+#include "lib/tensor/openblas.h"
 
 /* H = 2 / tokens * sum x x^T + damp * mean(diagonal) * identity, with 1 on the diagonal for inputs that are always 0. */
 typedef struct GptqFactor {
@@ -18,10 +19,12 @@ typedef struct GptqFactor {
     int64_t *order; /* the input of each column */
     bool *dead;     /* of each input: it is always 0 */
     int64_t n_dead;
-    double damp; /* that was used */
+    double damp;          /* that was used */
+    const OpenBlas *blas; /* NULL: all columns are in one block, which needs no products */
 } GptqFactor;
 /* act_order: columns by descending diagonal of H. If H is not positive definite, damp is multiplied by 10, up to 1, with a warning each time that
- * names `what`. ST_NUMERIC: it still is not, or the sums are not finite; ST_RESOURCE. */
+ * names `what`. ST_NUMERIC: it still is not, or the sums are not finite; ST_RESOURCE, also
+ * without OpenBLAS. */
 Status gptq_factor(const InputSums *sums, double damp, bool act_order, const char *what, Arena *arena, GptqFactor *factor);
 /* Rounds weight, (out, in), whose columns of dead inputs become 0. static_groups: grids are those of the given weights, as with act_order; else of
  * the weights as they are when the group's first column is rounded. *loss: half the sum of squared errors, each divided by U's diagonal.

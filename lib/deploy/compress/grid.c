@@ -79,5 +79,10 @@ double codes_get(const Codes *codes, int64_t o, int64_t i) {
 void codes_values(const Codes *codes, double *values) {
 #pragma omp parallel for schedule(static)
     for (int64_t o = 0; o < codes->out; o++)
-        for (int64_t i = 0; i < codes->in; i++) values[o * codes->in + i] = codes_get(codes, o, i);
+        for (int64_t g = 0; g < codes->n_groups; g++) {
+            const double scale = codes->scales[o * codes->n_groups + g];
+            const int zero = codes->zeros[o * codes->n_groups + g];
+            const int64_t at = o * codes->in + g * codes->group;
+            for (int64_t i = 0; i < codes->group; i++) values[at + i] = scale * (codes->codes[at + i] - zero);
+        }
 }

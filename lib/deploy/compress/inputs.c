@@ -4,53 +4,93 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { FORM_ROWS = 512 };
+enum { FORM_ROWS = 512, GRAM_ROWS = 256, BLOCK = 64, PIECE = 512 };
 
-Status input_sums_new(Arena *arena, int64_t in, InputSums *sums) {
+Status input_sums_new(Arena *arena, int64_t in, bool products, InputSums *sums) {
     *sums = (InputSums){.in = in};
-    sums->gram = arena_zero(arena, (size_t)(in * in) * sizeof *sums->gram);
+    if (products) sums->gram = arena_zero(arena, (size_t)(in * in) * sizeof *sums->gram);
     sums->sum = arena_zero(arena, (size_t)in * sizeof *sums->sum);
     sums->abs_sum = arena_zero(arena, (size_t)in * sizeof *sums->abs_sum);
     sums->abs_max = arena_zero(arena, (size_t)in * sizeof *sums->abs_max);
-    return sums->gram && sums->sum && sums->abs_sum && sums->abs_max ? ST_OK : ST_RESOURCE;
+    return (sums->gram || !products) && sums->sum && sums->abs_sum && sums->abs_max ? ST_OK : ST_RESOURCE;
 }
 
-static void add_columns(InputSums *sums, const double *x, int64_t n) {
-    const int64_t in = sums->in, step = 64;
-#pragma omp parallel for schedule(static)
-    for (int64_t first = 0; first < in; first += step)
-        for (int64_t at = 0; at < n * step; at++) {
-            const int64_t t = at / step, i = first + at % step;
-            if (i >= in) continue;
-            const double value = x[t * in + i];
-            sums->sum[i] += value;
-            sums->abs_sum[i] += fabs(value);
-            sums->abs_max[i] = MAX(sums->abs_max[i], fabs(value));
+static void add_value(InputSums *sums, int64_t i, double value) {
+    sums->sum[i] += value;
+    sums->abs_sum[i] += fabs(value);
+    sums->abs_max[i] = MAX(sums->abs_max[i], fabs(value));
+}
+
+/* Adds columns first..first+width-1 of all tokens, and writes them as rows of `turned`, (in, N); NULL: does not. */
+static void add_columns(InputSums *sums, const Tensor *x, int64_t first, int64_t width, Tensor *turned) {
+    const int64_t in = sums->in, tokens = tensor_rows(x);
+    double values[BLOCK][BLOCK], line[BLOCK];
+    for (int64_t t = 0; t < tokens; t += BLOCK) {
+        const int64_t n = MIN(BLOCK, tokens - t);
+        for (int64_t k = 0; k < n; k++) tensor_read_part(x, (t + k) * in + first, width, values[k]);
+        for (int64_t i = 0; i < width; i++) {
+            for (int64_t k = 0; k < n; k++) add_value(sums, first + i, line[k] = values[k][i]);
+            if (turned) tensor_write_part(turned, (first + i) * tokens + t, n, line);
         }
-    sums->tokens += n;
+    }
+}
+
+static void add_product(InputSums *sums, const Tensor *product, int64_t first, int64_t end) {
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t i = first; i < end; i++) {
+        double values[PIECE];
+        for (int64_t j = 0, n; j <= i; j += n) {
+            n = MIN(PIECE, i + 1 - j);
+            tensor_read_part(product, (i - first) * end + j, n, values);
+            for (int64_t k = 0; k < n; k++) sums->gram[i * sums->in + j + k] += values[k];
+        }
+    }
 }
 
 Status input_sums_add(InputSums *sums, const Tensor *x, Arena *scratch) {
-    const int64_t in = sums->in, n = tensor_rows(x);
+    const int64_t in = sums->in, tokens = tensor_rows(x);
+    const Device *device = tensor_device(x);
     const DType wide = x->dtype == DT_F64 ? DT_F64 : DT_F32;
-    Tensor *gram = tensor_new(scratch, tensor_device(x), wide, 2, (int64_t[]){in, in});
-    double *values = arena_alloc(scratch, (size_t)(n * in) * sizeof *values);
-    if (!gram || !values) return ST_RESOURCE;
-    tensor_device(x)->matmul(&(Matmul){.a = x, .b = x, .c = gram, .transpose_a = true, .alpha = 1});
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < in; i++)
-        for (int64_t j = 0; j < in; j++) sums->gram[i * in + j] += tensor_get(gram, i * in + j);
-    tensor_read(x, values);
-    add_columns(sums, values, n);
+    Tensor *turned = sums->gram ? tensor_new(scratch, device, x->dtype, 2, (int64_t[]){in, tokens}) : NULL;
+    if (sums->gram && !turned) return ST_RESOURCE;
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t first = 0; first < in; first += BLOCK) add_columns(sums, x, first, MIN(BLOCK, in - first), turned);
+    sums->tokens += tokens;
+    const ArenaMark mark = arena_mark(scratch);
+    for (int64_t first = 0; turned && first < in; first += GRAM_ROWS) { /* the lower half */
+        const int64_t end = MIN(first + GRAM_ROWS, in);
+        const Tensor rows = matrix_rows(turned, first, end), columns = matrix_rows(turned, 0, end);
+        arena_rewind(scratch, mark);
+        Tensor *product = tensor_new(scratch, device, wide, 2, (int64_t[]){end - first, end});
+        if (!product) return ST_RESOURCE;
+        device->matmul(&(Matmul){.a = &rows, .b = &columns, .c = product, .transpose_b = true, .alpha = 1});
+        add_product(sums, product, first, end);
+    }
     return ST_OK;
+}
+
+size_t input_sums_scratch(int64_t in, const Tensor *x) {
+    enum { HEADERS = 4096 };
+    const int64_t tokens = tensor_rows(x);
+    return dtype_bytes(x->dtype, in * tokens) + dtype_bytes(x->dtype == DT_F64 ? DT_F64 : DT_F32, MIN(in, GRAM_ROWS) * in) + HEADERS;
 }
 
 void input_sums_add_values(InputSums *sums, const double *x, int64_t n) {
     const int64_t in = sums->in;
     for (int64_t i = 0; i < in; i++)
-        for (int64_t t = 0; t < n; t++)
-            for (int64_t j = 0; j < in; j++) sums->gram[i * in + j] += x[t * in + i] * x[t * in + j];
-    add_columns(sums, x, n);
+        for (int64_t t = 0; t < n; t++) {
+            for (int64_t j = 0; j <= i; j++) sums->gram[i * in + j] += x[t * in + i] * x[t * in + j];
+            add_value(sums, i, x[t * in + i]);
+        }
+    sums->tokens += n;
+}
+
+void input_sums_finish(InputSums *sums) {
+    const int64_t in = sums->in;
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t first = 0; first < (sums->gram ? in : 0); first += BLOCK)
+        for (int64_t j = 0; j < MIN(first + BLOCK, in); j++)
+            for (int64_t i = MAX(first, j + 1); i < MIN(first + BLOCK, in); i++) sums->gram[j * in + i] = sums->gram[i * in + j];
 }
 
 Status gram_products_new(Arena *arena, const Device *device, DType compute, const InputSums *sums, GramProducts *gram) {
@@ -74,8 +114,12 @@ Status gram_forms(const GramProducts *gram, const double *rows, int64_t out, dou
         gram->device->matmul(&(Matmul){.a = &left, .b = gram->gram, .c = &product, .alpha = 1});
 #pragma omp parallel for schedule(static)
         for (int64_t o = 0; o < n; o++) {
-            double sum = 0;
-            for (int64_t i = 0; i < in; i++) sum += rows[(first + o) * in + i] * tensor_get(c, o * in + i);
+            double sum = 0, values[PIECE];
+            for (int64_t i = 0, some; i < in; i += some) {
+                some = MIN(PIECE, in - i);
+                tensor_read_part(c, o * in + i, some, values);
+                for (int64_t k = 0; k < some; k++) sum += rows[(first + o) * in + i + k] * values[k];
+            }
             forms[first + o] = MAX(sum, 0);
         }
     }

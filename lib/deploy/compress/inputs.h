@@ -6,18 +6,19 @@
 #include "lib/base/arena.h"
 #include "lib/tensor/tensor.h"
 
-enum { SAMPLE_TOKENS = 2048 }; /* inputs kept as they are, at most, for ranges of activations */
 /* Sums over the tokens of one input, x: (tokens, in). */
 typedef struct InputSums {
     int64_t in, tokens;
-    double *gram;                    /* (in, in): sum of x x^T */
+    double *gram;                    /* (in, in): sum of x x^T, its lower half before input_sums_finish; NULL: not wanted */
     double *sum, *abs_sum, *abs_max; /* (in) */
 } InputSums;
-Status input_sums_new(Arena *arena, int64_t in, InputSums *sums); /* zeros; ST_RESOURCE */
+Status input_sums_new(Arena *arena, int64_t in, bool products, InputSums *sums); /* zeros; products: with gram. ST_RESOURCE */
 /* Adds all rows of x, (N, in). Products are computed in x's dtype on its device and added in double. scratch: reset by the caller. ST_RESOURCE. */
 Status input_sums_add(InputSums *sums, const Tensor *x, Arena *scratch);
+size_t input_sums_scratch(int64_t in, const Tensor *x); /* the bytes of scratch that it takes */
 /* The same for values of the host, (n, in): for tests. */
 void input_sums_add_values(InputSums *sums, const double *x, int64_t n);
+void input_sums_finish(InputSums *sums); /* after all rows were added: fills the upper half of gram */
 
 /* Products with the sums' matrix, on a device: f64 if it computes in f64, else f32. */
 typedef struct GramProducts {

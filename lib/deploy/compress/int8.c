@@ -26,53 +26,56 @@ void round_activations(double *x, int64_t n, double bound) {
     for (int64_t i = 0; i < n && scale > 0; i++) x[i] = scale * MIN(MAX(rint(x[i] / scale), -INT8_MOST), INT8_MOST);
 }
 
-typedef struct Rounded {
-    const float *x;
-    const double *given, *scales; /* x, and x / scales rounded: (tokens, in) */
-    int64_t tokens, in;
-} Rounded;
-
-/* Adds the squares of a row's exact outputs and of their errors. */
-static void add_row(const Rounded *r, const double *row, const Codes *codes, int64_t o, double *squares, double *errors) {
-    for (int64_t t = 0; t < r->tokens; t++) {
-        double exact = 0, rounded = 0;
-        for (int64_t i = 0; i < r->in; i++) {
-            exact += (double)r->x[t * r->in + i] * row[i];
-            rounded += r->given[t * r->in + i] * (codes->codes[o * r->in + i] - codes->zeros[o]);
-        }
-        const double error = exact - rounded * codes->scales[o];
-        *squares += exact * exact;
-        *errors += error * error;
-    }
-}
-
-static Status member_error(const WeightGroup *group, int m, const Grid *grid, const Rounded *rounded, Arena *arena, double *squares, double *errors) {
-    const int64_t out = group->outs[m], in = group->in;
-    double *scaled = arena_alloc(arena, (size_t)(out * in) * sizeof *scaled), *sums = arena_zero(arena, (size_t)(2 * out) * sizeof *sums);
+/* x W^T as it is, and with rows of W of 8 bits and x rounded already: the sums over all outputs of the squares of the first and of the differences.
+ * given: x / scales, rounded. */
+static Status member_error(const WeightGroup *group, int m, const Grid *grid, Tensor *exact_x, Tensor *given, const double *scales, Arena *arena,
+                           double sums[2]) {
+    const int64_t out = group->outs[m], in = group->in, tokens = tensor_rows(given);
+    const Device *device = tensor_device(given);
+    double *values = arena_alloc(arena, (size_t)(out * in) * sizeof *values);
+    Tensor *weight = tensor_new(arena, device, given->dtype, 2, (int64_t[]){out, in}), *y[2];
     Codes codes;
     TRY(codes_new(arena, grid, out, in, &codes));
-    if (!scaled || !sums) return ST_RESOURCE;
-    for (int64_t at = 0; at < out * in; at++) scaled[at] = group->weights[m][at] * rounded->scales[at % in];
-    codes_round(grid, scaled, &codes);
-#pragma omp parallel for schedule(static)
-    for (int64_t o = 0; o < out; o++) add_row(rounded, group->weights[m] + o * in, &codes, o, &sums[2 * o], &sums[2 * o + 1]);
-    for (int64_t o = 0; o < out; o++) {
-        *squares += sums[2 * o];
-        *errors += sums[2 * o + 1];
+    for (int k = 0; k < 2; k++) y[k] = tensor_new(arena, device, given->dtype, 2, (int64_t[]){tokens, out});
+    if (!values || !weight || !y[0] || !y[1]) return ST_RESOURCE;
+    tensor_write(weight, group->weights[m]);
+    device->matmul(&(Matmul){.a = exact_x, .b = weight, .c = y[0], .transpose_b = true, .alpha = 1});
+    for (int64_t at = 0; at < out * in; at++) values[at] = group->weights[m][at] * scales[at % in];
+    codes_round(grid, values, &codes);
+    codes_values(&codes, values);
+    tensor_write(weight, values);
+    device->matmul(&(Matmul){.a = given, .b = weight, .c = y[1], .transpose_b = true, .alpha = 1});
+    for (int64_t at = 0; at < tokens * out; at++) {
+        const double exact = tensor_get(y[0], at), error = exact - tensor_get(y[1], at);
+        sums[0] += exact * exact;
+        sums[1] += error * error;
     }
     return ST_OK;
 }
 
-Status int8_error(const WeightGroup *group, const Grid *grid, const float *x, int64_t tokens, const double *scales, double *error) {
+Status int8_error(const Runtime *runtime, const WeightGroup *group, const Grid *grid, const float *x, int64_t tokens, const double *scales,
+                  double *error) {
+    const int64_t count = tokens * group->in, shape[] = {tokens, group->in};
+    const DType wide = runtime->compute == DT_F64 ? DT_F64 : DT_F32;
     Arena *arena = arena_new(0);
-    double *given = arena ? arena_alloc(arena, (size_t)(tokens * group->in) * sizeof *given) : NULL, squares = 0, errors = 0;
-    Status status = given ? ST_OK : ST_RESOURCE;
-    for (int64_t at = 0; at < tokens * group->in && given; at++) given[at] = (double)x[at] / scales[at % group->in];
-    for (int64_t t = 0; t < tokens && given; t++) round_activations(given + t * group->in, group->in, 0);
-    const Rounded rounded = {x, given, scales, tokens, group->in};
-    for (int m = 0; m < group->n && status == ST_OK; m++) status = member_error(group, m, grid, &rounded, arena, &squares, &errors);
+    double *values = arena ? arena_alloc(arena, (size_t)count * sizeof *values) : NULL, sums[2] = {0};
+    Tensor *exact = arena ? tensor_new(arena, runtime->device, wide, 2, shape) : NULL,
+           *given = arena ? tensor_new(arena, runtime->device, wide, 2, shape) : NULL;
+    Status status = values && exact && given ? ST_OK : ST_RESOURCE;
+    if (status == ST_OK) {
+        for (int64_t at = 0; at < count; at++) values[at] = (double)x[at];
+        tensor_write(exact, values);
+        for (int64_t at = 0; at < count; at++) values[at] /= scales[at % group->in];
+        for (int64_t t = 0; t < tokens; t++) round_activations(values + t * group->in, group->in, 0);
+        tensor_write(given, values);
+    }
+    for (int m = 0; m < group->n && status == ST_OK; m++) {
+        const ArenaMark mark = arena_mark(arena);
+        status = member_error(group, m, grid, exact, given, scales, arena, sums);
+        arena_rewind(arena, mark);
+    }
     arena_free(arena);
-    *error = squares > 0 ? errors / squares : 0;
+    *error = sums[0] > 0 ? sums[1] / sums[0] : 0;
     return status;
 }
 

@@ -51,17 +51,29 @@ static bool is_chosen(const Ptq *ptq, const Linear *linear) {
 
 /* ---- checks ---- */
 
+/* The folder that the output will be in: "." without a slash in its name. NULL: out of memory. */
+static const char *parent_of(Arena *arena, const char *path) {
+    size_t n = strlen(path);
+    while (n > 0 && path[n - 1] == '/') n--;
+    while (n > 0 && path[n - 1] != '/') n--;
+    return n == 0 ? "." : arena_strndup(arena, path, n);
+}
+
+/* Only a model directory is ever replaced, and never one that something of this run is in. */
 static Status check_output(const Ptq *ptq) {
     const PtqConfig *config = ptq->config;
+    const char *parent = parent_of(ptq->arena, config->output), *settings = path_join(ptq->arena, config->output, "config.json");
+    if (!parent || !settings) return ST_RESOURCE;
     if (file_exists(config->output)) return status_fail(ST_CONFIG, "output '%s' is a file", config->output);
+    if (path_inside(parent, config->model)) return status_fail(ST_CONFIG, "output '%s' is inside the model", config->output);
     if (!dir_exists(config->output)) return ST_OK;
-    if (same_folder(config->output, config->model)) return status_fail(ST_CONFIG, "output '%s' is the model itself", config->output);
+    if (path_inside(config->output, config->model)) return status_fail(ST_CONFIG, "output '%s' is the model itself", config->output);
+    if (path_inside(config->model, config->output)) return status_fail(ST_CONFIG, "output '%s' has the model in it", config->output);
     if (!config->force) {
         status_fail(ST_CONFIG, "output '%s' is there already", config->output);
         return status_hint(ST_CONFIG, "choose another one, or --force, which keeps the old one as NAME.1");
     }
-    const char *settings = path_join(ptq->arena, config->output, "config.json");
-    if (!settings) return ST_RESOURCE;
+    if (path_inside(".", config->output)) return status_fail(ST_CONFIG, "output '%s' cannot be replaced: the program runs in it", config->output);
     return file_exists(settings) ? ST_OK : status_fail(ST_CONFIG, "output '%s' is there already and is no model: it is not replaced", config->output);
 }
 
@@ -84,7 +96,7 @@ static Status check_base(const Model *model) {
     for (size_t i = 0; i < model->files->n; i++) {
         const StoredTensor *stored = &model->files->tensors[i];
         if (!stored_is_quantised(stored)) continue;
-        status_fail(ST_USAGE, "'%s' is %s already; quantising twice adds both errors", stored->name, stored->dtype_text);
+        status_fail(ST_USAGE, "'%s' is quantised already; quantising twice adds both errors", stored->name);
         return status_hint(ST_USAGE, "start from the original");
     }
     return ST_OK;
@@ -156,6 +168,27 @@ static void tell_of_rows(const PtqConfig *config) {
                     equal == 1 ? "is" : "are", equal == 1 ? "adds" : "add");
 }
 
+/* The number of the layers that vLLM joins into one, as qkv_proj and gate_up_proj; -1: it joins this one with no other. */
+static int joined_number(const char *path) {
+    static const char *const joined[][3] = {{"q_proj", "k_proj", "v_proj"}, {"gate_proj", "up_proj", ""}};
+    const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
+    for (int number = 0; number < (int)COUNT_OF(joined); number++)
+        for (int i = 0; i < 3; i++)
+            if (strcmp(name, joined[number][i]) == 0) return number;
+    return -1;
+}
+
+static void tell_of_skipped(const PtqReport *report) {
+    for (size_t i = 1; i < report->n_layers; i++) {
+        const PtqLayer *before = &report->layers[i - 1], *layer = &report->layers[i];
+        if (before->layer != layer->layer || before->quantised == layer->quantised || joined_number(layer->path) < 0 ||
+            joined_number(before->path) != joined_number(layer->path))
+            continue;
+        log_message(LOG_WARNING, "of '%s' and '%s' only one is quantised: vLLM joins them, and refuses such a model", before->path, layer->path);
+        return;
+    }
+}
+
 /* ---- the plan ---- */
 
 static Status list_layers(Ptq *ptq) {
@@ -187,27 +220,6 @@ static Status list_layers(Ptq *ptq) {
     report->bits = weights > 0 ? bits / weights : 0;
     report->tied = ptq->model->head == ptq->model->embed;
     return report->n_quantised > 0 ? ST_OK : status_fail(ST_USAGE, "no linear layer of '%s' is left to quantise", ptq->model->dir);
-}
-
-static void plan_memory(Ptq *ptq) {
-    const ModelConfig *c = &ptq->model->config;
-    PtqMemory *memory = &ptq->report->memory;
-    int64_t weights = 0, widest = 0, longest = 0;
-    for (size_t i = 0; i < ptq->model->n_linears; i++) {
-        const Linear *linear = ptq->model->linears[i];
-        if (!ptq->report->layers[i].quantised || ptq->report->layers[i].layer > 0) continue;
-        weights += linear->out * linear->in;
-        widest = MAX(widest, MAX(linear->in, linear->out));
-    }
-    for (size_t b = 0; b < ptq->n_batches; b++) longest = MAX(longest, ptq->batches[b].n_tokens);
-    const size_t sets = ptq->report->held_rows > 0 ? 2 : 1;
-    const int64_t square = widest * widest;
-    memory->hidden = (size_t)ptq->n_tokens * dtype_bytes(ptq->model->compute, c->hidden_size) * (ptq->method->scales_inputs ? 2 : 1);
-    /* sums in double and as products read them; the factor of gptq and the room to find it */
-    if (ptq->method->scales_inputs) memory->sums = sets * 8 * (size_t)(square + 3 * c->hidden_size * c->hidden_size);
-    memory->sums += !ptq->n_batches ? 0 : (size_t)square * (12 * sets + (strcmp(ptq->method->name, "gptq") == 0 ? 24 : 0));
-    memory->layer = (size_t)weights * 13 + (size_t)(widest * c->hidden_size) * 33;
-    memory->batch = (size_t)longest * (size_t)(6 * c->hidden_size + 4 * widest) * sizeof(float);
 }
 
 /* ---- a decoder layer ---- */
@@ -322,21 +334,18 @@ static void tell_of_layers(const Ptq *ptq) {
 
 /* ---- the comparison ---- */
 
-typedef struct RoundingWatch {
-    const PtqReport *report;
-} RoundingWatch;
-
 static Tensor *see_rounding(void *context, Tape *tape, const Linear *const *linears, int n, Tensor *x) {
+    const Ptq *ptq = context;
+    const PtqLayer *layer = &ptq->report->layers[linears[0]->index];
     (void)n;
-    const PtqLayer *layer = &((const RoundingWatch *)context)->report->layers[linears[0]->index];
     return layer->quantised ? ptq_rounded_inputs(tape, x, layer->bound > 0 ? layer->bound : 0) : x;
 }
 
 static Status compare_models(Ptq *ptq, const char *made) {
     const PtqConfig *config = ptq->config;
-    const ModelOptions options = {.device = config->runtime.device, .compute = config->runtime.compute, .skip_nan_check = true};
-    RoundingWatch rounding = {ptq->report};
-    const LinearWatch watch = {&rounding, see_rounding};
+    const ModelOptions options = {
+        .device = config->runtime.device, .compute = config->runtime.compute == DT_F64 ? DT_F64 : DT_F32, .skip_nan_check = true};
+    const LinearWatch watch = {ptq, see_rounding};
     Model *original, *changed = NULL;
     TRY(model_load(config->model, &options, &original));
     Status status = model_load(made, &options, &changed);
@@ -366,6 +375,15 @@ static Status write_report(const Ptq *ptq, const char *made) {
     return status;
 }
 
+static void release_work(Ptq *ptq) {
+    Arena **arenas[] = {&ptq->work_arena, &ptq->inputs_arena, &ptq->layer_arena};
+    ptq_rows_end(ptq);
+    for (size_t i = 0; i < COUNT_OF(arenas); i++) {
+        arena_free(*arenas[i]);
+        *arenas[i] = NULL;
+    }
+}
+
 static Status write_output(void *context, const char *made) {
     Ptq *ptq = context;
     TRY(check_output(ptq)); /* another process may have created it meanwhile */
@@ -377,6 +395,7 @@ static Status write_output(void *context, const char *made) {
     }
     TRY(ptq_write_end(ptq, made));
     tell_of_layers(ptq);
+    release_work(ptq); /* the comparison needs memory of its own */
     if (ptq->config->n_eval > 0) TRY(compare_models(ptq, made));
     return write_report(ptq, made);
 }
@@ -401,9 +420,10 @@ static Status run_ptq(Ptq *ptq) {
     TRY(check_output(ptq));
     TRY(open_base(ptq));
     TRY(list_layers(ptq));
+    tell_of_skipped(ptq->report);
     tell_of_rows(ptq->config);
     if (ptq->config->n_rows > 0) TRY(ptq_rows_begin(ptq));
-    plan_memory(ptq);
+    TRY(ptq_plan(ptq));
     if (ptq->config->on_plan) ptq->config->on_plan(ptq->config->context, ptq->report);
     Status status = dir_build_with_backup(ptq->config->output, write_output, ptq, &kept);
     if (status == ST_OK && kept.len > 0 && !(ptq->report->kept = arena_strdup(ptq->report->arena, str_text(&kept)))) status = ST_RESOURCE;
@@ -424,12 +444,9 @@ Status ptq_run(const PtqConfig *config, PtqReport **report) {
     const bool there = ptq.arena && ptq.layer_arena && ptq.inputs_arena && ptq.work_arena && ptq.report && ptq.report->arena;
     Status status = there ? run_ptq(&ptq) : status_fail(ST_RESOURCE, "out of memory");
     work_end("quantising, layers");
-    ptq_rows_end(&ptq);
+    release_work(&ptq);
     json_decref(ptq.settings);
     model_free(ptq.model);
-    arena_free(ptq.work_arena);
-    arena_free(ptq.inputs_arena);
-    arena_free(ptq.layer_arena);
     arena_free(ptq.arena);
     if (status == ST_OK)
         *report = ptq.report;

@@ -30,12 +30,14 @@ typedef struct PtqLayer {
     double bound;            /* int8 with fixed ranges: of |x| */
     double error, rtn_error; /* of the outputs, relative, on the rows held back; of the method, and of rounding to nearest */
 } PtqLayer;
-/* Memory that a run needs in addition to the mapped file, in bytes. */
+/* Memory that a run needs before the comparison, in bytes. */
 typedef struct PtqMemory {
     size_t hidden; /* the hidden states of all calibration tokens */
-    size_t sums;   /* of inputs, of the layers in work */
-    size_t layer;  /* weights and codes of one decoder layer */
-    size_t batch;  /* activations of a pass */
+    size_t sums;   /* over inputs, of the layers in work, with what the method makes of them */
+    size_t layer;  /* weights and codes of one decoder layer, and the work on one of its matrices */
+    size_t batch;  /* a pass: activations, workspaces of kernels */
+    size_t file;   /* pages of the original that are in use at a time */
+    size_t total;  /* the sum, and what a process takes for code that it runs for the first time */
 } PtqMemory;
 typedef struct PtqReport {
     PtqLayer *layers; /* n_layers: all linear layers but the head, in order */

@@ -12,8 +12,6 @@
 #include "lib/deploy/compress/int8.h"
 #include "lib/model/convert.h"
 
-enum { ALPHA_TOKENS = 128 };
-
 static bool is_method(const Ptq *ptq, const char *name) { return strcmp(ptq->method->name, name) == 0; }
 
 static WeightGroup group_of(const PtqInputs *inputs) {
@@ -25,13 +23,21 @@ static WeightGroup group_of(const PtqInputs *inputs) {
     return group;
 }
 
-static Status make_products(Ptq *ptq, PtqInputs *inputs, Arena *arena) {
+/* When all rows were seen. */
+static Status make_products(const Ptq *ptq, PtqInputs *inputs, Arena *arena) {
     const Model *model = ptq->model;
-    TRY(gram_products_new(arena, model->device, model->compute, &inputs->sums, &inputs->gram));
+    input_sums_finish(&inputs->sums);
+    input_sums_finish(&inputs->held);
+    if (inputs->sums.gram) TRY(gram_products_new(arena, model->device, model->compute, &inputs->sums, &inputs->gram));
+    if (inputs->held.gram) return gram_products_new(arena, model->device, model->compute, &inputs->held, &inputs->held_gram);
     inputs->held_gram = inputs->gram;
-    if (inputs->held.tokens == 0) return ST_OK;
-    return gram_products_new(arena, model->device, model->compute, &inputs->held, &inputs->held_gram);
+    return ST_OK;
 }
+
+static bool has_products(const PtqInputs *inputs) { return inputs->gram.gram || inputs->held_gram.gram; }
+
+/* The tokens that errors are measured on. */
+static const InputSample *error_sample(const PtqInputs *inputs) { return inputs->held_sample.n > 0 ? &inputs->held_sample : &inputs->sample; }
 
 /* ---- where scales of inputs go ---- */
 
@@ -132,23 +138,25 @@ static Status find_awq(Ptq *ptq, PtqInputs *inputs, double *scales, bool *better
     return ST_OK;
 }
 
+/* Alpha is chosen on the sample, and compared with no scales on the rows held back. */
 static Status find_smooth(Ptq *ptq, PtqInputs *inputs, double *scales, bool *better) {
+    const Runtime *runtime = &ptq->config->runtime;
     const WeightGroup group = group_of(inputs);
     const Grid grid = ptq_grid(ptq, inputs->matrices[0]->linear);
-    const int64_t tokens = MIN(inputs->n_sample, ALPHA_TOKENS);
-    double least, error, *ones = arena_alloc(ptq->work_arena, (size_t)group.in * sizeof *ones);
+    const InputSample *sample = &inputs->sample, *held = error_sample(inputs);
+    const int64_t tokens = MIN(sample->n, held->n);
+    double least = 0, error, without, *ones = arena_alloc(ptq->work_arena, (size_t)group.in * sizeof *ones);
     if (!ones) return ST_RESOURCE;
     for (int64_t i = 0; i < group.in; i++) ones[i] = 1;
-    TRY(int8_error(&group, &grid, inputs->sample, tokens, ones, &least));
-    const double without = least;
     inputs->ratio = ptq->config->alpha;
     for (int step = 3; step <= 9 && isnan(ptq->config->alpha); step++) {
         smooth_scales(&group, inputs->sums.abs_max, step / 10.0, scales);
-        TRY(int8_error(&group, &grid, inputs->sample, tokens, scales, &error));
+        TRY(int8_error(runtime, &group, &grid, sample->x, tokens, scales, &error));
         if (step == 3 || error < least) least = error, inputs->ratio = step / 10.0;
     }
     smooth_scales(&group, inputs->sums.abs_max, inputs->ratio, scales);
-    TRY(int8_error(&group, &grid, inputs->sample, tokens, scales, &error));
+    TRY(int8_error(runtime, &group, &grid, held->x, held->n, scales, &error));
+    TRY(int8_error(runtime, &group, &grid, held->x, held->n, ones, &without));
     *better = error <= without;
     return ST_OK;
 }
@@ -264,11 +272,11 @@ static Status find_bound(Ptq *ptq, const PtqInputs *inputs, double *bound) {
     for (int64_t i = 0; i < in && kind == RANGE_ABSMAX; i++)
         *bound = MAX(*bound, inputs->sums.abs_max[i] / (inputs->columns ? inputs->columns[i] : 1));
     if (kind == RANGE_ABSMAX) return ST_OK;
-    float *scaled = arena_alloc(ptq->inputs_arena, (size_t)(inputs->n_sample * in) * sizeof *scaled);
+    const int64_t count = inputs->sample.n * in;
+    float *scaled = arena_alloc(ptq->work_arena, (size_t)count * sizeof *scaled);
     if (!scaled) return ST_RESOURCE;
-    for (int64_t at = 0; at < inputs->n_sample * in; at++)
-        scaled[at] = (float)((double)inputs->sample[at] / (inputs->columns ? inputs->columns[at % in] : 1));
-    return activation_range(kind, scaled, inputs->n_sample * in, 99.99, bound);
+    for (int64_t at = 0; at < count; at++) scaled[at] = (float)((double)inputs->sample.x[at] / (inputs->columns ? inputs->columns[at % in] : 1));
+    return activation_range(kind, scaled, count, 99.99, bound);
 }
 
 static Status round_int8(Ptq *ptq, PtqInputs *inputs, PtqMatrix *matrix) {
@@ -326,15 +334,17 @@ static Status relative_error(const PtqInputs *inputs, const PtqMatrix *matrix, c
 
 /* With rounded inputs, which the scales are for. */
 static Status measure_int8(const Ptq *ptq, const PtqInputs *inputs, PtqMatrix *matrix) {
+    const Runtime *runtime = &ptq->config->runtime;
     const Grid grid = ptq_grid(ptq, matrix->linear);
-    const int64_t in = matrix->linear->in, tokens = MIN(inputs->n_sample, ALPHA_TOKENS);
+    const int64_t in = matrix->linear->in;
+    const InputSample *sample = error_sample(inputs);
     const WeightGroup one = {.n = 1, .in = in, .weights = {matrix->weight}, .outs = {matrix->linear->out}};
     PtqLayer *report = matrix->report;
     double *ones = arena_alloc(ptq->work_arena, (size_t)in * sizeof *ones);
     if (!ones) return ST_RESOURCE;
     for (int64_t i = 0; i < in; i++) ones[i] = 1;
-    TRY(int8_error(&one, &grid, inputs->sample, tokens, matrix->columns ? matrix->columns : ones, &report->error));
-    TRY(int8_error(&one, &grid, inputs->sample, tokens, ones, &report->rtn_error));
+    TRY(int8_error(runtime, &one, &grid, sample->x, sample->n, matrix->columns ? matrix->columns : ones, &report->error));
+    TRY(int8_error(runtime, &one, &grid, sample->x, sample->n, ones, &report->rtn_error));
     report->error = sqrt(report->error);
     report->rtn_error = sqrt(report->rtn_error);
     return ST_OK;
@@ -420,13 +430,17 @@ Status ptq_quantise(Ptq *ptq, PtqInputs *inputs, PtqMatrix *matrix) {
     PtqLayer *report = matrix->report;
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted, nothing was written");
     arena_reset(ptq->work_arena);
-    if (inputs && !inputs->gram.gram) TRY(make_products(ptq, inputs, ptq->inputs_arena));
+    if (inputs && !has_products(inputs)) TRY(make_products(ptq, inputs, ptq->inputs_arena));
     if (inputs && ptq->method->prepare && matrix == inputs->matrices[0]) TRY(ptq->method->prepare(ptq, inputs));
+    arena_reset(ptq->work_arena);
     TRY(ptq->method->round(ptq, inputs, matrix));
     report->by_rows = inputs != NULL;
     for (int64_t i = 0; inputs && i < inputs->sums.in; i++) report->dead += inputs->sums.abs_max[i] == 0;
+    arena_reset(ptq->work_arena);
     if (inputs) TRY(measure(ptq, inputs, matrix));
     TRY(check_scales(ptq, matrix));
+    arena_reset(ptq->work_arena);
     if (inputs) TRY(correct_bias(ptq, inputs, matrix));
+    arena_reset(ptq->work_arena);
     return put_into_model(ptq, matrix);
 }

@@ -22,6 +22,11 @@ typedef struct PtqMatrix {
     double *bias; /* (out): the bias to write, if it is changed or new; NULL: as it is */
     Tensor *weight_before, *bias_before;
 } PtqMatrix;
+/* Some of the tokens of an input as they are, at even distances: every `step`-th of those that were seen. */
+typedef struct InputSample {
+    float *x; /* (n, in); NULL: none is wanted */
+    int64_t n, step, seen;
+} InputSample;
 /* The tensor that some linear layers read, in the order of a decoder layer's forward pass. */
 typedef struct PtqInputs {
     PtqMatrix *matrices[LINEARS_MOST]; /* n of them, those that are quantised */
@@ -29,9 +34,8 @@ typedef struct PtqInputs {
     const Sublayer *sublayer;
     bool first; /* of its sublayer: it is the normalised residual stream */
     InputSums sums, held;
-    float *sample; /* (n_sample, in): some of the inputs as they are; int8 only */
-    int64_t n_sample, seen;
-    GramProducts gram, held_gram; /* of the method and of errors; made when all rows were seen */
+    InputSample sample, held_sample; /* int8 only */
+    GramProducts gram, held_gram;    /* of the method and of errors; made when all rows were seen, of sums that have them */
     GptqFactor factor;
     double *columns; /* (in): scales, applied to all matrices; NULL: none */
     double ratio;
@@ -95,9 +99,20 @@ int64_t ptq_layer_of(const Model *model, const char *path); /* the decoder layer
 /* Whether the linear layer is in an attention block (0) or a feed-forward block (1) of its decoder layer; -1: neither. */
 int ptq_block_of(const Model *model, const Linear *linear, const Sublayer **sublayer);
 
+/* ---- ptq_plan.c ---- */
+
+Status ptq_plan(Ptq *ptq); /* fills report->memory, and reserves it */
+
 /* ---- ptq_pass.c ---- */
 
-Status ptq_rows_begin(Ptq *ptq); /* makes batches, and the hidden states of the embedding */
+/* What is gathered of each input: sums of products and tokens, of the rows for the method and of those held back. plain: of the original model. */
+typedef struct PtqWanted {
+    bool products, held_products;
+    int64_t sample, held_sample; /* tokens */
+} PtqWanted;
+PtqWanted ptq_wanted(const Ptq *ptq, bool plain);
+ModelBatch ptq_model_batch(const PtqBatch *batch); /* valid as long as the batch */
+Status ptq_rows_begin(Ptq *ptq);                   /* makes batches, and the hidden states of the embedding */
 void ptq_rows_end(Ptq *ptq);
 /* Runs the decoder layer in work on all rows up to product number `call`, and gathers its inputs in ptq->inputs[call]. *reached: false if the layer
  * has no such product; then its outputs are kept for the next layer. PTQ_PLAIN: runs it on the hidden states of the original model, gathers all

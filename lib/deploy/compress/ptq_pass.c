@@ -10,7 +10,8 @@
 #include "lib/deploy/compress/int8.h"
 #include "lib/model/convert.h"
 
-enum { BATCH_TOKENS = 2048 };
+/* Tokens of a pass; tokens that ranges of activations are found with; tokens that errors of rounded inputs are measured on */
+enum { BATCH_TOKENS = 2048, RANGE_TOKENS = 2048, ERROR_TOKENS = 128 };
 
 /* ---- rows ---- */
 
@@ -91,20 +92,22 @@ static Tensor *hidden_tensor(const Ptq *ptq, const PtqBatch *batch, bool plain) 
     return tensor_convert(x, 0, hidden_of(ptq, batch, plain), ptq->model->compute, tensor_count(x)) == ST_OK ? x : NULL;
 }
 
-static ModelBatch model_batch(const PtqBatch *batch) {
+ModelBatch ptq_model_batch(const PtqBatch *batch) {
     return (ModelBatch){.ids = batch->ids, .layout = {.n_tokens = batch->n_tokens, .n_segments = batch->n_segments, .segments = batch->segments}};
 }
 
 static Status embed_rows(Ptq *ptq) {
+    const StoredTensor *embedding = ptq->model->embed->name ? weight_file_find(ptq->model->files, ptq->model->embed->name) : NULL;
     for (size_t b = 0; b < ptq->n_batches; b++) {
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted, nothing was written");
-        const ModelBatch batch = model_batch(&ptq->batches[b]);
+        const ModelBatch batch = ptq_model_batch(&ptq->batches[b]);
         tape_reset(ptq->tape);
         const Tensor *x = model_layers(ptq->model, ptq->tape, &batch, NULL, 0, 0);
         if (!x) return pass_failed(ptq);
         TRY(keep_hidden(ptq, &ptq->batches[b], false, x));
         if (ptq->plain_hidden) TRY(keep_hidden(ptq, &ptq->batches[b], true, x));
     }
+    if (embedding) model_drop_pages(ptq->model, embedding->data, embedding->bytes);
     return ST_OK;
 }
 
@@ -124,6 +127,8 @@ void ptq_rows_end(Ptq *ptq) {
     tape_free(ptq->tape);
     free(ptq->hidden);
     free(ptq->plain_hidden);
+    ptq->tape = NULL;
+    ptq->hidden = ptq->plain_hidden = NULL;
 }
 
 /* ---- what a pass sees ---- */
@@ -161,8 +166,34 @@ Tensor *ptq_rounded_inputs(Tape *tape, Tensor *x, double bound) {
     return full ? tape_fail(tape, ST_RESOURCE, "out of memory for rounded activations") : rounded;
 }
 
+PtqWanted ptq_wanted(const Ptq *ptq, bool plain) {
+    const PtqConfig *config = ptq->config;
+    const bool int8 = ptq->method->rounds_inputs, held = ptq->report->held_rows > 0;
+    const bool ranges = !plain && config->calibrate && strcmp(config->calibrate, "absmax") != 0;
+    const bool variance = !plain && config->bias_correction && strcmp(config->bias_correction, "mean_var") == 0;
+    return (PtqWanted){.products = variance || (!int8 && (ptq->method->needs_rows || !held)),
+                       .held_products = !int8 && held,
+                       .sample = int8 ? MIN(ranges ? RANGE_TOKENS : ERROR_TOKENS, ptq->report->tokens) : 0,
+                       .held_sample = int8 ? MIN(ERROR_TOKENS, ptq->report->held_tokens) : 0};
+}
+
+/* n tokens of so many, at even distances. */
+static Status sample_new(int64_t n, int64_t tokens, int64_t in, Arena *arena, InputSample *sample) {
+    if (n == 0) return ST_OK;
+    *sample = (InputSample){.x = arena_alloc(arena, (size_t)(n * in) * sizeof *sample->x), .step = (tokens + n - 1) / n};
+    return sample->x ? ST_OK : ST_RESOURCE;
+}
+
+static Status gathered_new(const Ptq *ptq, PtqInputs *inputs, int64_t in, bool plain, Arena *arena) {
+    const PtqWanted wanted = ptq_wanted(ptq, plain);
+    TRY(input_sums_new(arena, in, wanted.products, &inputs->sums));
+    if (ptq->report->held_rows > 0) TRY(input_sums_new(arena, in, wanted.held_products, &inputs->held));
+    TRY(sample_new(wanted.sample, ptq->report->tokens, in, arena, &inputs->sample));
+    return sample_new(wanted.held_sample, ptq->report->held_tokens, in, arena, &inputs->held_sample);
+}
+
 /* Makes the entry of a product's input when the first batch sees it. before: that of the product before it; NULL: it is the first. */
-static Status inputs_new(Ptq *ptq, PtqInputs *inputs, const PtqInputs *before, const Linear *const *linears, int n, int64_t in, Arena *arena) {
+static Status inputs_new(Ptq *ptq, PtqInputs *inputs, const PtqInputs *before, const Linear *const *linears, int n, int64_t in, bool plain) {
     *inputs = (PtqInputs){.n_readers = n, .ratio = (double)NAN};
     for (int i = 0; i < n; i++) {
         PtqMatrix *matrix = matrix_of(ptq, linears[i]);
@@ -170,29 +201,25 @@ static Status inputs_new(Ptq *ptq, PtqInputs *inputs, const PtqInputs *before, c
     }
     ptq_block_of(ptq->model, linears[0], &inputs->sublayer);
     inputs->first = inputs->sublayer && (!before || before->sublayer != inputs->sublayer);
-    if (inputs->n == 0) return ST_OK;
-    TRY(input_sums_new(arena, in, &inputs->sums));
-    if (ptq->report->held_rows > 0) TRY(input_sums_new(arena, in, &inputs->held));
-    if (!ptq->method->rounds_inputs) return ST_OK;
-    inputs->sample = arena_alloc(arena, (size_t)(SAMPLE_TOKENS * in) * sizeof *inputs->sample);
-    return inputs->sample ? ST_OK : ST_RESOURCE;
+    return inputs->n > 0 ? gathered_new(ptq, inputs, in, plain, plain ? ptq->layer_arena : ptq->inputs_arena) : ST_OK;
 }
 
-/* Keeps tokens at even distances. */
-static void keep_sample(const Ptq *ptq, PtqInputs *inputs, const Tensor *x) {
-    const int64_t in = inputs->sums.in, step = (ptq->report->tokens + SAMPLE_TOKENS - 1) / SAMPLE_TOKENS;
+static void keep_sample(InputSample *sample, const Tensor *x) {
+    const int64_t in = tensor_width(x);
     for (int64_t t = 0; t < tensor_rows(x); t++) {
-        if (inputs->seen++ % step != 0) continue;
-        float *kept = inputs->sample + inputs->n_sample++ * in;
+        if (sample->seen++ % sample->step != 0) continue;
+        float *kept = sample->x + sample->n++ * in;
         for (int64_t i = 0; i < in; i++) kept[i] = (float)tensor_get(x, t * in + i);
     }
 }
 
 static Status gather(Watching *watching, PtqInputs *inputs, const Tensor *x) {
+    const bool held = watching->batch->held;
     if (inputs->n == 0) return ST_OK;
-    if (inputs->sample && !watching->batch->held) keep_sample(watching->ptq, inputs, x);
+    if (inputs->sample.x) keep_sample(held ? &inputs->held_sample : &inputs->sample, x);
     arena_reset(watching->scratch);
-    return input_sums_add(watching->batch->held ? &inputs->held : &inputs->sums, x, watching->scratch);
+    if ((held ? inputs->held.gram : inputs->sums.gram) != NULL) arena_reserve(watching->scratch, input_sums_scratch(tensor_width(x), x));
+    return input_sums_add(held ? &inputs->held : &inputs->sums, x, watching->scratch);
 }
 
 static Tensor *see_inputs(void *context, Tape *tape, const Linear *const *linears, int n, Tensor *x) {
@@ -207,8 +234,7 @@ static Tensor *see_inputs(void *context, Tape *tape, const Linear *const *linear
     PtqInputs *inputs = plain ? &ptq->plain[call] : &ptq->inputs[call];
     int *known = plain ? &ptq->n_plain : &ptq->n_inputs;
     if (call >= *known) {
-        watching->status =
-            inputs_new(ptq, inputs, call > 0 ? inputs - 1 : NULL, linears, n, tensor_width(x), plain ? ptq->layer_arena : ptq->inputs_arena);
+        watching->status = inputs_new(ptq, inputs, call > 0 ? inputs - 1 : NULL, linears, n, tensor_width(x), plain);
         *known = call + 1;
     }
     if (watching->status == ST_OK) watching->status = gather(watching, inputs, x);
@@ -221,7 +247,7 @@ static Tensor *see_inputs(void *context, Tape *tape, const Linear *const *linear
 static Status pass_batch(Watching *watching) {
     Ptq *ptq = watching->ptq;
     const LinearWatch watch = {watching, see_inputs};
-    ModelBatch batch = model_batch(watching->batch);
+    ModelBatch batch = ptq_model_batch(watching->batch);
     batch.step.watch = &watch;
     watching->seen = 0;
     tape_reset(ptq->tape);

@@ -326,12 +326,6 @@ void ptq_write_json(const PtqConfig *config, const PtqReport *report, JsonWriter
     jw_int(w, "rows", report->rows);
     jw_int(w, "tokens", report->tokens);
     jw_int(w, "held_back_rows", report->held_rows);
-    jw_object(w, "memory");
-    jw_int(w, "hidden", (int64_t)report->memory.hidden);
-    jw_int(w, "sums", (int64_t)report->memory.sums);
-    jw_int(w, "layer", (int64_t)report->memory.layer);
-    jw_int(w, "batch", (int64_t)report->memory.batch);
-    jw_end_object(w);
     if (report->evaluated) write_comparison(&report->comparison, w);
     jw_array(w, "layers");
     for (size_t i = 0; i < report->n_layers; i++) write_layer(&report->layers[i], w);

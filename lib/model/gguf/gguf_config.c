@@ -16,17 +16,27 @@ static const GgufArch archs[] = {
 #undef ARCH
 };
 
+/* expert_gating_func. Converters leave it out if config.json does not say it; only routers by sigmoids (2) have a bias for the choice. */
+static Status read_gating(Gguf *gguf, const char *name, int64_t *gating) {
+    const char *key = arena_printf(gguf->arena, "%s.expert_gating_func", name);
+    *gating = 0;
+    if (!key) return ST_RESOURCE;
+    for (size_t i = 0; i < gguf->n_tensors; i++)
+        if (text_ends_with(gguf->tensors[i].name, ".exp_probs_b.bias")) *gating = 2;
+    return gguf_int(gguf, key, gating);
+}
+
 Status gguf_arch_find(Gguf *gguf, const GgufArch **arch) {
     const char *name = NULL, *kind = "model";
     TRY(gguf_text(gguf, "general.architecture", &name));
     TRY(gguf_text(gguf, "general.type", &kind));
     if (!name) return status_fail(ST_INPUT, "'%s' lacks 'general.architecture'", gguf->files[0].path);
     if (strcmp(kind, "model") != 0) return status_fail(ST_INPUT, "'%s' is no model: its 'general.type' is '%s'", gguf->files[0].path, kind);
-    int64_t experts = 0, gating = 0;
-    const char *key = arena_printf(gguf->arena, "%s.expert_count", name), *gate = arena_printf(gguf->arena, "%s.expert_gating_func", name);
-    if (!key || !gate) return ST_RESOURCE;
+    int64_t experts = 0, gating;
+    const char *key = arena_printf(gguf->arena, "%s.expert_count", name);
+    if (!key) return ST_RESOURCE;
     TRY(gguf_int(gguf, key, &experts));
-    TRY(gguf_int(gguf, gate, &gating));
+    TRY(read_gating(gguf, name, &gating));
     for (size_t i = 0; i < COUNT_OF(archs); i++) {
         if (strcmp(archs[i].name, name) != 0 || archs[i].experts != (experts > 0) || (archs[i].gating && archs[i].gating != gating)) continue;
         *arch = &archs[i];
@@ -261,12 +271,12 @@ static Status named_scaling(const Reading *reading, json_t **scaling) {
 static Status read_scaling(const Reading *reading) {
     int64_t original = 0;
     json_t *scaling = NULL;
-    TRY(divisors_scaling(reading, &scaling));
-    if (!scaling) TRY(named_scaling(reading, &scaling));
-    TRY(arch_int(reading, "rope.scaling.original_context_length", &original));
+    Status status = divisors_scaling(reading, &scaling);
+    if (status == ST_OK && !scaling) status = named_scaling(reading, &scaling);
+    if (status == ST_OK) status = arch_int(reading, "rope.scaling.original_context_length", &original);
     if (scaling && original > 0) json_object_set_new(scaling, "original_max_position_embeddings", json_integer(original));
     if (scaling) json_object_set_new(reading->config, "rope_scaling", scaling);
-    return ST_OK;
+    return status;
 }
 
 static Status read_positions(const Reading *reading, int64_t head_dim) {
