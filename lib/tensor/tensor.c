@@ -125,6 +125,11 @@ Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dim
     return tensor_make(arena, device, STORAGE_MAPPED, dtype, n_dims, shape, (void *)(uintptr_t)values);
 }
 
+Tensor *tensor_shared(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values) {
+    ASSERT(device->host_memory, "the device '%s' cannot read shared memory", device->name);
+    return tensor_make(arena, device, STORAGE_SHARED, dtype, n_dims, shape, values);
+}
+
 Tensor *tensor_packed(Arena *arena, const Device *device, int n_dims, const int64_t *shape, const Packing *packing) {
     ASSERT(device->host_memory || device->planned, "the device '%s' cannot read packed codes", device->name);
     return tensor_make(arena, device, STORAGE_BORROWED, DT_PACKED, n_dims, shape, (void *)(uintptr_t)packing);
