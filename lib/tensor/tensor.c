@@ -251,6 +251,8 @@ void tensor_read_part(const Tensor *tensor, int64_t at, int64_t n, double *out) 
             for (int64_t i = 0; i < some; i++) out[done + i] = (double)NAN;
         else if (tensor->dtype == DT_F32)
             for (int64_t i = 0; i < some; i++) out[done + i] = (double)floats[i];
+        else if (tensor->dtype == DT_BF16)
+            for (int64_t i = 0; i < some; i++) out[done + i] = (double)bf16_to_float(((const uint16_t *)piece)[i]);
         else
             for (int64_t i = 0; i < some; i++) out[done + i] = dtype_get(tensor->dtype, piece, i);
     }
@@ -265,6 +267,8 @@ void tensor_write_part(Tensor *tensor, int64_t at, int64_t n, const double *valu
         float *floats = tensor_stage(tensor, at + done, &some, buffer, sizeof buffer);
         if (tensor->dtype == DT_F32)
             for (int64_t i = 0; i < some; i++) floats[i] = (float)values[done + i];
+        else if (tensor->dtype == DT_BF16)
+            for (int64_t i = 0; i < some; i++) ((uint16_t *)(void *)floats)[i] = float_to_bf16((float)values[done + i]);
         else
             for (int64_t i = 0; i < some; i++) dtype_set(tensor->dtype, floats, i, values[done + i]);
         (void)tensor_upload(tensor, at + done, some, floats); /* the device remembers its fault */

@@ -122,7 +122,7 @@ TEST(families_on_ranks_are_those_of_one_process) {
     static const char *const kinds[] = {"lora.rank=2", "train.learning_rate=1e-3\nparallel.shard=gradients"};
     static char lines[2048];
     char path[512], key[64], one[64], three[64];
-    for (size_t f = 0; f < (long_tests() ? COUNT_OF(families) : 2); f++)
+    for (size_t f = 0; f < (long_tests() ? COUNT_OF(families) : ALL_OR_FEW(2, 1)); f++)
         for (size_t k = 0; k < COUNT_OF(kinds); k++) {
             if (!long_tests() && k != f % 2) continue;
             snprintf(key, sizeof key, "golden/models/%s", families[f]);
@@ -284,7 +284,7 @@ TEST(a_killed_rank_ends_all) {
     static const char more[] = "parallel.shard=optimizer\ntrain.save_every=1\ntrain.keep_checkpoints=9";
     static char lines[2048];
     snprintf(lines, sizeof lines, FULL, seven_rows());
-    for (size_t i = 0; i < (long_tests() ? COUNT_OF(deaths) : 2); i++) {
+    for (size_t i = 0; i < (long_tests() ? COUNT_OF(deaths) : ALL_OR_FEW(2, 1)); i++) {
         char name[32];
         snprintf(name, sizeof name, "killed-%d-%d", deaths[i].rank, deaths[i].at);
         run_on(3, &(RankedRun){sft_run, name, lines, more, .killed = deaths[i].rank, .at = deaths[i].at}, ST_RESOURCE);
