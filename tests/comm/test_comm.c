@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "lib/base/str.h"
@@ -610,6 +611,24 @@ TEST(ranks_of_a_machine_have_weights_once) {
 #endif
 }
 
+/* If a rank cannot open the file, those of its machine have no common memory, and the other machine has. */
+static Status refused_body(Comm *comm, void *data) {
+    HostMemory *memory;
+    const struct rlimit none = {0, 0};
+    (void)data;
+    if (comm_rank(comm) == 1) assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    TRY(host_memory_new(comm, &memory));
+    if (!memory != (comm_rank(comm) < 2)) return status_fail(ST_NUMERIC, "rank %d: %s common memory", comm_rank(comm), memory ? "a" : "no");
+    if (memory && (!host_memory_take(memory, 100) || host_memory_end(memory) != ST_OK)) return ST_RESOURCE;
+    host_memory_free(memory);
+    return comm_finish(comm);
+}
+
+TEST(ranks_that_cannot_share_have_their_own) {
+    RankRun run = {.config.timeout = 60};
+    check_ok(ranks_fork(4, &run, refused_body, NULL));
+}
+
 /* A rank alone on its machine needs none. */
 static Status alone_body(Comm *comm, void *data) {
     HostMemory *memory;
@@ -635,6 +654,7 @@ int main(void) {
         cmocka_unit_test(ring_repeats),
         cmocka_unit_test(bf16_is_rounded_once),
         cmocka_unit_test(ranks_of_a_machine_have_weights_once),
+        cmocka_unit_test(ranks_that_cannot_share_have_their_own),
         cmocka_unit_test(a_rank_alone_has_its_own),
         cmocka_unit_test(delays_change_nothing),
         cmocka_unit_test(bytes_are_the_golden_ones),
