@@ -180,6 +180,46 @@ TEST(real_vocabularies_give_llama_cpps_ids) {
     }
 }
 
+/* DeepSeek's older vocabularies: line breaks, letters, punctuation and each digit are apart, with the space before them. Their ids of llama.cpp's 46
+ * texts were compared by hand. */
+TEST(deepseeks_words_are_cut_before_merging) {
+    enum { NEW_LINE, SPACE, EXCLAMATION, ONE, TWO, A, B, E_1, E_2, AB, SPACE_A, TWELVE, LINE_A, A_ONE, EXCLAMATION_A, E, SPACE_E };
+    static const char *const tokens[] = {"\u010a",
+                                         "\u0120",
+                                         "!",
+                                         "1",
+                                         "2",
+                                         "a",
+                                         "b",
+                                         "\u00c3",
+                                         "\u00a9",
+                                         "ab",
+                                         "\u0120a",
+                                         "12",
+                                         "\u010aa",
+                                         "a1",
+                                         "!a",
+                                         "\u00c3\u00a9",
+                                         "\u0120\u00c3\u00a9"},
+                             *const merges[] = {"a b", "\u0120 a", "1 2", "\u010a a", "a 1", "! a", "\u00c3 \u00a9", "\u0120 \u00c3\u00a9"},
+                             *const pres[] = {"deepseek-llm", "deepseek-coder"};
+    static const int32_t want[] = {AB, ONE, TWO, SPACE_A, NEW_LINE, A, EXCLAMATION, A, ONE, SPACE_E};
+    for (size_t i = 0; i < COUNT_OF(pres); i++) {
+        char dir[512];
+        Made made = {0};
+        temp_dir_make(dir, sizeof dir);
+        made_text(&made, "general.architecture", "deepseek2");
+        made_text(&made, "tokenizer.ggml.model", "gpt2");
+        made_text(&made, "tokenizer.ggml.pre", pres[i]);
+        made_texts(&made, "tokenizer.ggml.tokens", tokens, COUNT_OF(tokens));
+        made_texts(&made, "tokenizer.ggml.merges", merges, COUNT_OF(merges));
+        Tokenizer *tokenizer = tokenizer_of(made_save(&made, dir, "words.gguf"));
+        check_text_ids(tokenizer, "ab12 a\na!a1 \u00e9", want, COUNT_OF(want));
+        tokenizer_free(tokenizer);
+        temp_dir_remove(dir);
+    }
+}
+
 TEST(the_chat_template_is_read) {
     char path[512];
     if (!shared_path("golden/deploy/gguf/qwen2-wide/qwen2-wide.q8_0.gguf", path, sizeof path)) skip();
@@ -624,6 +664,7 @@ int main(void) {
         cmocka_unit_test(families_give_their_logits),
         cmocka_unit_test(tokenizers_give_the_ids_of_their_directories),
         cmocka_unit_test(real_vocabularies_give_llama_cpps_ids),
+        cmocka_unit_test(deepseeks_words_are_cut_before_merging),
         cmocka_unit_test(the_chat_template_is_read),
         cmocka_unit_test(a_file_computes_what_its_directory_does),
         cmocka_unit_test(quantised_files_compute_what_their_dequantised_directories_do),

@@ -43,6 +43,13 @@ void made_bool(Made *made, const char *key, bool value) {
     put(&made->keys, value, 1);
 }
 
+void made_texts(Made *made, const char *key, const char *const *values, size_t n) {
+    put_key(made, key, GGUF_LIST);
+    put(&made->keys, GGUF_STRING, 4);
+    put(&made->keys, n, 8);
+    for (size_t i = 0; i < n; i++) put_text(&made->keys, values[i]);
+}
+
 void made_tensor(Made *made, const char *name, int n_dims, const int64_t *shape, uint32_t type, const void *bytes, size_t size) {
     while (made->data.len % 32) str_append_char(&made->data, 0);
     put_text(&made->tensors, name);

@@ -21,6 +21,7 @@ void made_text(Made *made, const char *key, const char *value);
 void made_int(Made *made, const char *key, uint32_t value);
 void made_real(Made *made, const char *key, float value);
 void made_bool(Made *made, const char *key, bool value);
+void made_texts(Made *made, const char *key, const char *const *values, size_t n);
 /* shape: the outermost dimension first. type: ggml's number. */
 void made_tensor(Made *made, const char *name, int n_dims, const int64_t *shape, uint32_t type, const void *bytes, size_t size);
 Str made_finish(Made *made);                                          /* the whole file, which the caller releases; `made` is empty afterwards */

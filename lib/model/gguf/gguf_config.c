@@ -217,20 +217,22 @@ static json_t *common_scaling(const Reading *reading, json_t *divisors) {
 
 /* Divisors for short and for long contexts (phi3), or one list for both. */
 static Status divisors_scaling(const Reading *reading, json_t **scaling) {
-    json_t *both, *near, *far;
+    json_t *both, *near = NULL, *far = NULL;
     double factor = 0;
-    TRY(read_divisors(reading, "rope_freqs.weight", &both));
-    TRY(read_divisors(reading, "rope_factors_short.weight", &near));
-    TRY(read_divisors(reading, "rope_factors_long.weight", &far));
-    TRY(arch_real(reading, "rope.scaling.attn_factor", &factor));
-    if (both) {
+    Status status = read_divisors(reading, "rope_freqs.weight", &both);
+    if (status == ST_OK) status = read_divisors(reading, "rope_factors_short.weight", &near);
+    if (status == ST_OK) status = read_divisors(reading, "rope_factors_long.weight", &far);
+    if (status == ST_OK) status = arch_real(reading, "rope.scaling.attn_factor", &factor);
+    if (status == ST_OK && both) {
         *scaling = common_scaling(reading, both);
-        json_decref(both);
-    } else if (near && far) {
-        *scaling = json_pack("{s:s,s:o,s:o}", "rope_type", "longrope", "short_factor", near, "long_factor", far);
+    } else if (status == ST_OK && near && far) {
+        *scaling = json_pack("{s:s,s:O,s:O}", "rope_type", "longrope", "short_factor", near, "long_factor", far);
         if (factor > 0) json_object_set_new(*scaling, "attention_factor", json_real(factor));
     }
-    return ST_OK;
+    json_decref(both);
+    json_decref(near);
+    json_decref(far);
+    return status;
 }
 
 /* With yarn, scores of latent attention grow with the factor. The file has a tenth of mscale_all_dim; mscale is the same in all published models.

@@ -137,6 +137,7 @@ TEST(steps_of_policies_have_records) {
     for (int64_t step = 1; step <= 3; step++)
         for (int rank = 0; rank < 2; rank++) {
             assert_true(bytes_sent("grpo-2-none", step, rank, "gradients") > 0);
+            assert_true(rank_noted("grpo-2-none", step, rank, NULL, "buckets_in_backward") > 0);
             assert_true(bytes_sent("grpo-2-none", step, rank, "experience") > 0);
         }
     assert_true(bytes_sent("grpo-4-optimizer", 2, 1, "weights") > 0);
