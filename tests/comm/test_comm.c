@@ -508,15 +508,17 @@ TEST(a_computing_rank_hears_of_failures) {
     for (int rank = 0; rank < 2; rank++) check_contains(run.failures[rank].text, "rank 2 (hostB): the disk is full");
 }
 
-/* Random collectives with random delays: none hangs. */
+/* Random collectives with random delays, for 60 rounds and so many seconds: none hangs. */
 static Status soak_body(Comm *comm, void *data) {
-    const int rounds = *(const int *)data, size = comm_size(comm);
+    const double until = clock_seconds() + *(const double *)data;
+    const int size = comm_size(comm);
+    bool goes_on = true;
     float *x = calloc(4 * UNIT, sizeof *x);
     size_t first[RANKS_MAX + 1];
     int all[RANKS_MAX];
     char name[32];
     Status status = ST_OK;
-    for (int round = 0; status == ST_OK && round < rounds; round++) {
+    for (int round = 0; status == ST_OK && goes_on; round++) {
         const uint64_t draw = mix64((uint64_t)round + 1);
         const size_t n = draw % (4 * UNIT);
         snprintf(name, sizeof name, "round %d", round);
@@ -527,6 +529,8 @@ static Status soak_body(Comm *comm, void *data) {
         if (status == ST_OK && draw >> 34 & 1) status = comm_gather_small(comm, name, &round, sizeof round, all);
         if (status == ST_OK && draw >> 35 & 1) status = comm_broadcast(comm, COMM_WEIGHTS, name, (int)(draw % (uint64_t)size), x, n);
         comm_poll(comm);
+        goes_on = round < 60 || clock_seconds() < until;
+        if (status == ST_OK && round >= 59) status = comm_broadcast(comm, COMM_CONTROL, "whether the test goes on", 0, &goes_on, sizeof goes_on);
     }
     if (status == ST_OK) status = comm_finish(comm);
     free(x);
@@ -534,10 +538,10 @@ static Status soak_body(Comm *comm, void *data) {
 }
 
 TEST(nothing_hangs) {
-    int rounds = long_tests() ? 20000 : 60;
+    double seconds = long_tests() ? 600 : 0;
     RankRun run = {.config.timeout = 60};
     for (int rank = 0; rank < 3; rank++) run.trouble[rank] = (Trouble){.seed = (uint64_t)rank, .delay = 400};
-    check_ok(ranks_run(3, &run, soak_body, &rounds));
+    check_ok(ranks_run(3, &run, soak_body, &seconds));
 }
 
 /* ---- memory that the ranks of a machine have once ---- */
