@@ -116,17 +116,18 @@ named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)
 # - san: all test programs, and the cases that neither train nor measure (doctor measures too): the programs cover training, and measuring peak
 #   speeds takes minutes.
 # - tsan: the programs that start threads other than OpenMP's, or share more than the rows of a loop with them.
-# - clang without oneDNN: compiles everything; runs the tests of products, kernels, ops and log-probabilities.
+# - clang without oneDNN: clang checks all files, and compiles what runs: the tests of products, kernels, ops and log-probabilities.
 TRAINS := $(shell awk -f tests/cli/trains.awk $(wildcard tests/cli/*.case))
 ALL := $(TESTS) $(CASES) $(SCRIPTS)
-THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_generator test_data test_store test_filter test_reward_http test_serve test_reward_command test_env_command test_synth test_file test_system test_comm
+THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_generator test_data test_store test_filter test_reward_http test_serve test_serve_clients test_serve_forms test_reward_command test_env_command test_synth test_synth_servers test_file test_system test_comm
 PORTABLE := test_matmul test_kernels test_ops test_logprobs_kernel test_generate cli/doctor
 DUTY_OF := $(if $(filter san,$(FLAVOUR)),san,$(if $(filter tsan,$(FLAVOUR)),tsan,$(if $(filter 0,$(ONEDNN)),portable)))
 DUTY_san = $(TESTS) $(filter-out $(TRAINS) $(MEASURES) tests/cli/doctor.case,$(CASES)) tests/cli/self_test.sh
 DUTY_tsan = $(foreach name,$(THREADED),$(call named,$(name)))
 DUTY_portable = $(foreach name,$(PORTABLE),$(call named,$(name)))
 CHOSEN = $(if $(T),$(foreach name,$(T),$(call named,$(name))),$(if $(and $(DUTY),$(DUTY_OF)),$(DUTY_$(DUTY_OF)),$(ALL)))
-COMPILE_ALL = $(and $(DUTY),$(filter portable,$(DUTY_OF)))
+# Files that only the compiler's own checks see: their warnings do not need machine code.
+CHECKED = $(if $(and $(DUTY),$(filter portable,$(DUTY_OF))),$(patsubst %.c,$(BUILD)/%.checked,$(filter-out $(CHOSEN:$(BUILD)/%=%.c),$(TESTS:$(BUILD)/%=%.c) tests/support/replay.c $(wildcard cmd/bench/*.c))))
 PROGRAM := $(if $(wildcard cmd/app/main.c),$(BUILD)/tune)
 PLUGINS := $(foreach library,$(MPI_KNOWN),$(BUILD)/comm_$(firstword $(subst :, ,$(library))).so)
 
@@ -139,6 +140,9 @@ all: $(BUILD)/libtune.a $(PROGRAM) $(PLUGINS) ## build ./tune (what plain `make`
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(COMPILE) $(TUNE_CPPFLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/%.checked: %.c
+	@mkdir -p $(@D)
+	$(COMPILE) $(TUNE_CPPFLAGS) -fsyntax-only -MMD -MP -MF $@.d -MT $@ $< && touch $@
 # Rewritten only when the version changes, so that a commit recompiles one file and no object keeps an old version.
 $(BUILD)/version: always
 	@mkdir -p $(@D)
@@ -213,7 +217,7 @@ test: ## build and run all tests, or T="test_mdp cli/mdp"; FLAVOUR=san|tsan|debu
 	@$(MAKE) --no-print-directory $(PARALLEL) test-built
 test-built: build
 	@sh tests/run.sh $(BUILD) $(CHOSEN)
-build: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) $(PLUGINS) $(if $(COMPILE_ALL)$(filter $(MEASURES),$(CHOSEN)),$(BUILD)/tune-bench) $(if $(filter Linux,$(SYSTEM)),$(if $(filter release debug,$(FLAVOUR)),$(if $(filter tests/cli/faults.sh,$(CHOSEN)),$(FAULTS)))) # what the chosen tests need
+build: $(CHECKED) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) $(PLUGINS) $(if $(filter $(MEASURES),$(CHOSEN)),$(BUILD)/tune-bench) $(if $(filter Linux,$(SYSTEM)),$(if $(filter release debug,$(FLAVOUR)),$(if $(filter tests/cli/faults.sh,$(CHOSEN)),$(FAULTS)))) # what the chosen tests need
 test-long: ## all tests, with the long tests of learning and all their seeds (minutes more)
 	@TEST_LONG=1 TEST_SECONDS=$${TEST_SECONDS:-3600} $(MAKE) --no-print-directory test
 # The thread sanitizer does not know gcc's OpenMP runtime and reports races in every loop. clang's libomp supports it through the tool "archer",

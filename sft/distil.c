@@ -71,7 +71,7 @@ static Status check_ids(const Trainer *trainer, const RecipeRows *rows, const Mo
 
 static Status open_teacher(Trainer *trainer, const RecipeRows *rows, RunPlan *plan, Distil *distil) {
     const Recipe *recipe = trainer->recipe;
-    TRY(distil_teacher_open(recipe, rows->tokenizer, trainer->model, &distil->teacher));
+    TRY(distil_teacher_open(recipe, trainer->comm, rows->tokenizer, trainer->model, &distil->teacher));
     TRY(check_ids(trainer, rows, distil->teacher));
     trainer->beside += model_memory(distil->teacher, false).packed;
     trainer_input(trainer, "distil.teacher", model_fingerprint(distil->teacher));

@@ -10,6 +10,7 @@
 #include "lib/base/file.h"
 #include "lib/base/work.h"
 #include "lib/infer/infer.h"
+#include "lib/train/train.h"
 #include "lib/recipe/keys.h"
 
 typedef struct Answering {
@@ -60,10 +61,7 @@ static Status join_rows(Answering *a) {
 static Status open_answering(Answering *a, const TrainingConfig *config, const char *day) {
     const Recipe *recipe = a->recipe;
     ModelConfig student;
-    int which;
-    const ModelOptions options = {.device = config->runtime.device,
-                                  .compute = config->runtime.compute,
-                                  .shared = recipe->parallel_share_frozen == PARALLEL_SHARE_FROZEN_HOST && comm_host_ranks(a->comm, &which) > 1};
+    const ModelOptions options = {.device = config->runtime.device, .compute = config->runtime.compute, .comm = recipe_sharing(recipe, a->comm)};
     TRY(model_config_read(recipe->model_path, recipe->arena, &student));
     TRY(model_load(recipe->distil_teacher, &options, &a->teacher));
     TRY(read_prompts(recipe, recipe->distil_teacher, &a->teacher->config, day, &a->theirs));

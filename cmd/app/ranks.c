@@ -289,7 +289,10 @@ static void show_end(const RankEnd *all, int size, double seconds) {
     for (int kind = 0; kind < COMM_N_KINDS; kind++) {
         uint64_t sum = 0;
         for (int rank = 0; rank < size; rank++) sum += all[rank].sent[kind];
-        if (sum > 0) show_line("ranks sent %s of %s", format_bytes((double)sum, bytes), comm_kind_word((CommKind)kind));
+        const bool library = kind == COMM_GRADIENTS && comm_reduce(ranks.world) == COMM_MPI;
+        if (sum > 0)
+            show_line("ranks sent %s of %s%s", format_bytes((double)sum, bytes), comm_kind_word((CommKind)kind),
+                      library ? ", as given to the MPI library for its sums" : "");
     }
     for (int rank = 0; rank < size && rank < 16; rank++)
         str_printf(&waits, "%s%.0f %%", rank ? ", " : "", 100 * all[rank].waited / MAX(seconds, 1e-9));

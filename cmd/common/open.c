@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/app/ranks.h"
 #include "cmd/common/open.h"
 #include "cmd/common/runtime.h"
 #include "data/formats/conversation.h"
@@ -137,26 +138,34 @@ static Status find_trained(Arena *arena, Place *place) {
     return status_hint(status_fail(ST_INPUT, "the run in '%s' has not written an adapter or a model yet", run), "finish it with --resume");
 }
 
-static Status open_place(const Place *place, const char *compute, const ChatChoice *choice, OpenedModel *opened) {
+static Status open_place(const Place *place, const char *compute, Comm *comm, const ChatChoice *choice, OpenedModel *opened) {
     Runtime runtime = runtime_choose(compute);
-    TRY(model_load(place->dir, &(ModelOptions){.device = runtime.device, .compute = runtime.compute}, &opened->model));
+    TRY(model_load(place->dir, &(ModelOptions){.device = runtime.device, .compute = runtime.compute, .comm = comm}, &opened->model));
     if (place->adapter) TRY(adapter_load(opened->model, place->adapter, false));
     TRY(tokenizer_load_if_any(place->dir, &opened->tokenizer));
     opened->system = place->system ? strdup(place->system) : NULL;
     return open_chat(place->dir, place->adapter, choice, opened);
 }
 
-Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened) {
+static Status open_on(Comm *comm, const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened) {
     Arena *arena = arena_new(0);
     Place place = {.dir = dir, .adapter = adapter};
     *opened = (OpenedModel){0};
     Status status = arena ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK && !adapter && !open_holds(arena, dir, "config.json") && open_holds(arena, dir, "recipe.yaml"))
         status = find_trained(arena, &place);
-    if (status == ST_OK) status = open_place(&place, compute, choice, opened);
+    if (status == ST_OK) status = open_place(&place, compute, comm, choice, opened);
     if (status != ST_OK) close_model(opened);
     arena_free(arena);
     return status;
+}
+
+Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened) {
+    return open_on(NULL, dir, adapter, compute, choice, opened);
+}
+
+Status open_model_dealt(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened) {
+    return open_on(ranks_world(), dir, adapter, compute, choice, opened);
 }
 
 void close_model(OpenedModel *opened) {

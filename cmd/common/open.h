@@ -23,6 +23,8 @@ typedef struct ChatChoice {
 /* Opens a model and what belongs to it; close_model frees it all. dir: a model, or the output of a run, which means its trained model, or its base
  * and adapter. adapter may be NULL. choice NULL: the chat template of the adapter, else of the model. */
 Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened);
+/* The same on all ranks at once (dealt.h), which have the weights once on each machine. */
+Status open_model_dealt(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened);
 Status open_chat(const char *dir, const char *adapter, const ChatChoice *choice, OpenedModel *opened);
 /* *values: choice->kwargs as a JSON object, a new reference; NULL if there are none. ST_USAGE for a malformed one. */
 Status chat_choice_kwargs(const ChatChoice *choice, json_t **values);

@@ -290,7 +290,7 @@ static Status cmd_generate_run(const Command *command, void *context) {
     TRY(read_biases(&job->biases, command->arena, &job->config.sample));
     const char *inputs[] = {command->arguments[0], job->input, job->adapter};
     TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
-    TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
+    TRY(open_model_dealt(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     job->config.seed = (uint64_t)job->seed;
     job->config.n_stop = job->stop.n;
     job->config.stop = job->stop.items;

@@ -10,6 +10,7 @@
 #include "cmd/app/terminal.h"
 #include "lib/model/adapter.h"
 #include "lib/model/model.h"
+#include "lib/recipe/recipe.h"
 #include "lib/text/text.h"
 
 typedef struct Inspect {
@@ -254,6 +255,19 @@ static Status count_steps(Inspect *job) {
     return status;
 }
 
+/* Whether several processes, which leave ranks.jsonl, rounded their sums of gradients. */
+static Status inspect_rounding(Inspect *job) {
+    Recipe *recipe;
+    if (!cmd_inspect_holds(job, "ranks.jsonl")) return ST_OK;
+    TRY(recipe_read(path_join(job->arena, job->path, "recipe.yaml"), NULL, 0, &recipe));
+    if (recipe->parallel_reduce_dtype == PARALLEL_REDUCE_DTYPE_BF16) {
+        jw_string(&job->json, "reduce_dtype", "bf16");
+        str_printf(&job->plain, "gradients travelled as bf16 (parallel.reduce_dtype): another number of ranks gives other bits\n");
+    }
+    recipe_free(recipe);
+    return ST_OK;
+}
+
 static Status say_teacher(Inspect *job) {
     json_t *started;
     TRY(json_read_file(path_join(job->arena, job->path, "started.json"), &started));
@@ -268,6 +282,7 @@ static Status say_teacher(Inspect *job) {
 
 static Status inspect_run(Inspect *job) {
     str_printf(&job->plain, "run '%s'\n", job->path);
+    TRY(inspect_rounding(job));
     if (cmd_inspect_holds(job, "started.json")) TRY(say_teacher(job));
     if (cmd_inspect_holds(job, "metrics.jsonl")) TRY(count_steps(job));
     static const char *const results[] = {"adapter", "model"};

@@ -13,7 +13,7 @@
 
 typedef struct Quantize {
     PtqConfig config;
-    const char *rows, *eval, *format, *alpha, *compute, *as;
+    const char *rows, *eval, *alpha, *compute, *as;
     int64_t bits, samples, max_length, seed;
     bool sym, asym;
     TextList skip;
@@ -22,17 +22,6 @@ typedef struct Quantize {
 } Quantize;
 
 /* ---- options ---- */
-
-static Status check_format(const char *format) {
-    static const char *const later[] = {"gptq", "awq", "mlx"};
-    if (!format || strcmp(format, "ct") == 0) return ST_OK;
-    for (size_t i = 0; i < COUNT_OF(later); i++)
-        if (strcmp(later[i], format) == 0 || text_starts_with(format, "gguf")) {
-            status_fail(ST_USAGE, "--format %s is not written yet", format);
-            return status_hint(ST_USAGE, "ct, the default, is read by every command, transformers and vLLM");
-        }
-    return status_fail(ST_USAGE, "there is no --format %s", format);
-}
 
 static Status check_choice(const char *option, const char *value, const char *const *values, size_t n) {
     if (!value) return ST_OK;
@@ -77,6 +66,11 @@ static Status read_options(Quantize *job) {
 #include "lib/deploy/compress/ptq.def"
 #undef PTQ
     };
+    static const char *const formats[] = {
+#define PTQ_FORMAT(name, help) #name,
+#include "lib/deploy/compress/ptq_formats.def"
+#undef PTQ_FORMAT
+    };
     static const char *const ranges[] = {"absmax", "percentile", "mse", "entropy"}, *const corrections[] = {"none", "mean", "mean_var"};
     PtqConfig *config = &job->config;
     if (!config->output) return status_fail(ST_USAGE, "tune quantize needs -o DIR");
@@ -84,7 +78,7 @@ static Status read_options(Quantize *job) {
     TRY(check_choice("--method", config->method, methods, COUNT_OF(methods)));
     TRY(check_choice("--calibrate", config->calibrate, ranges, COUNT_OF(ranges)));
     TRY(check_choice("--bias-correction", config->bias_correction, corrections, COUNT_OF(corrections)));
-    TRY(check_format(job->format));
+    TRY(check_choice("--format", config->format, formats, COUNT_OF(formats)));
     TRY(read_alpha(job->alpha, &config->alpha));
     TRY(check_ranges(job));
     config->bits = job->bits > 0 && job->bits < 100 ? (int)job->bits : job->bits != 0 ? -1 : strcmp(config->method, "int8") == 0 ? 8 : 4;
@@ -265,7 +259,7 @@ Status cmd_quantize(int argc, char **argv) {
         {"--seed", OPTION_INT, &job.seed, "N", "choice of calibration rows"},
         {"--eval", OPTION_TEXT, &job.eval, "FILE", "compare the result with the original on these rows: KL, perplexity, most likely tokens"},
         {"--max-kl", OPTION_REAL, &job.config.max_kl, "X", "with --eval: a larger KL is a failure (exit 6), and nothing is written"},
-        {"--format", OPTION_TEXT, &job.format, "ct", "ct: compressed-tensors, the default"},
+        {"--format", OPTION_TEXT, &job.config.format, "ct|gptq", "the directory's form: compressed-tensors (ct), or as GPTQModel writes it"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of passes over rows; comparisons are in f32 (auto)"},
         AS_OPTION(job),
         CHAT_OPTIONS(job.chat),

@@ -142,7 +142,7 @@ static Status cmd_score_run(const Command *command, void *context) {
     const char *inputs[] = {command->arguments[0], command->arguments[1], job->adapter};
     TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
     TRY(check_output(job->logits, inputs, COUNT_OF(inputs)));
-    TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
+    TRY(open_model_dealt(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     Status status = rounding_choose(command, &opened, true, &job->rounding);
     if (status == ST_OK)
         status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, false, &rows);

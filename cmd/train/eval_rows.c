@@ -266,7 +266,7 @@ static Status load_rows(const Eval *asked, const OpenedModel *opened, Dataset **
 Status eval_rows(const Command *command, const Eval *asked) {
     OpenedModel opened;
     Dataset *dataset = NULL;
-    TRY(open_model(command->arguments[0], asked->adapter, asked->compute, &asked->chat, &opened));
+    TRY(open_model_dealt(command->arguments[0], asked->adapter, asked->compute, &asked->chat, &opened));
     Status status = load_rows(asked, &opened, &dataset);
     EvalRows job = {.asked = asked, .opened = &opened, .dataset = dataset};
     if (status == ST_OK) status = dealt_check(opened.model, dataset_fingerprint(dataset));

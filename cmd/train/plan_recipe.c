@@ -275,6 +275,7 @@ Status plan_of_recipe(PlanCommand *plan, int64_t ranks) {
     run->targets = all ? NULL : recipe->lora_target_modules.items;
     run->n_targets = all ? 0 : recipe->lora_target_modules.n;
     run->frozen_bytes = recipe->model_quantize == MODEL_QUANTIZE_NONE ? task->model.stored : quantised_bytes(recipe, &task->model);
+    run->share_frozen = recipe->parallel_share_frozen == PARALLEL_SHARE_FROZEN_HOST;
     run->lanes = atof(recipe->parallel_lanes); /* 0 for the words */
     if (strcmp(recipe->parallel_lanes, "leaves") == 0) run->lanes = (double)run->accumulation;
     run->half = recipe->model_compute == MODEL_COMPUTE_AUTO ? (plan->here ? recipe_compute(recipe) == DT_BF16 : task->machine.half > 0)

@@ -46,7 +46,11 @@ static Status teacher_local_open(Teacher *teacher) {
     const TeacherConfig *c = &teacher->config;
     Local *local = teacher->state = calloc(1, sizeof *local);
     if (!local) return status_errno(ENOMEM, "cannot open '%s'", c->model);
-    TRY(model_load(c->model, &(ModelOptions){.device = teacher->options.device, .compute = compute_from_text(c->compute ? c->compute : "auto")},
+    TRY(model_load(c->model,
+                   &(ModelOptions){.device = teacher->options.device,
+                                   .compute = compute_from_text(c->compute ? c->compute : "auto"),
+                                   .comm = teacher->options.comm,
+                                   .apart = true}, /* rank 0 may end before it opens a teacher */
                    &local->model));
     if (c->adapter) TRY(adapter_load(local->model, c->adapter, false));
     TRY(tokenizer_load_if_any(c->model, &local->tokenizer));

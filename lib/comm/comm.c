@@ -254,6 +254,14 @@ bool comm_has_library_sum(const Comm *comm) { return comm->world->transport->sum
 
 Status work_library_sum(Comm *comm, CommWork *work, float *x, float *sum, const size_t *first) {
     CommTransport *transport = comm->world->transport;
+    for (int peer = 0; peer < comm->size; peer++) {
+        CommCount *count = counts_of(comm, peer, work->kind);
+        if (peer == comm->rank) continue;
+        count->sent += (first[peer + 1] - first[peer]) * sizeof(float);
+        count->received += (first[comm->rank + 1] - first[comm->rank]) * sizeof(float);
+        count->sent_segments++;
+        count->got_segments++;
+    }
     CommPost *post = post_new(work, -1, NULL, 0, false);
     return transport->sum(transport->state, comm->ranks, comm->size, comm->tag, x, sum, first, &post->request);
 }

@@ -139,7 +139,8 @@ void comm_phase(Comm *comm, int64_t step, const char *phase, int64_t index);
  * the text: rank 0 if it is there, else the rank that failed. Later calls return the same. */
 bool comm_fail(Comm *comm, Status status);
 
-/* Sums over the time since the world was opened, of payload without headers. `sent` of one rank to another is `received` there. */
+/* Sums over the time since the world was opened, of payload without headers. `sent` of one rank to another is `received` there. Of a sum of the
+ * library (COMM_MPI): what it was given for the other rank, in one message. */
 typedef struct CommCount {
     uint64_t sent, received;              /* bytes */
     uint64_t sent_segments, got_segments; /* messages of at most COMM_SEGMENT bytes */

@@ -66,7 +66,7 @@ Status work_receive(Comm *comm, CommWork *work, int peer, void *data, size_t byt
 /* The number of elements of a segment, and its part of a range of elements: *begin counted from `from`. Returns how many elements there are. */
 size_t segment_of(size_t from, size_t end, size_t size, int64_t segment, size_t *begin);
 
-/* Starts the library's own sum of n floats. */
+/* Starts the library's own sum of floats. Counts what it is given for other ranks; how it moves that is not known. */
 Status work_library_sum(Comm *comm, CommWork *work, float *x, float *sum, const size_t *first);
 bool comm_has_library_sum(const Comm *comm);
 

@@ -92,7 +92,7 @@ static size_t largest_step(const Model *model, const GeneratorConfig *config) {
 GeneratorMemory generator_memory(const Model *model, const GeneratorConfig *config) {
     ModelMemory of_model = model_memory(model, false);
     int64_t n_pages = config->session ? kv_pages_for(session_max_tokens(config->session)) + 1 : config->max_pages;
-    GeneratorMemory memory = {.weights = of_model.mapped + of_model.weights,
+    GeneratorMemory memory = {.weights = of_model.mapped + of_model.shared + of_model.weights,
                               .packed = of_model.packed,
                               .cache = (size_t)n_pages * (kv_page_bytes(model) + (config->session ? 0 : PREFIX_BYTES)),
                               .tables = tables_bytes(model, config),

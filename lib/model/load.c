@@ -2,6 +2,7 @@
 /* Loads a model from a directory: puts the checkpoint's tensors into the slots of its modules. */
 #include "lib/base/log.h"
 #include "lib/base/work.h"
+#include "lib/comm/host_memory.h"
 #include "lib/model/convert.h"
 #include "lib/model/experts/experts.h"
 #include "lib/model/parts.h"
@@ -18,6 +19,7 @@ typedef struct Loader {
     Model *model;
     const ModelOptions *options;
     bool *used;
+    bool together; /* with other processes of this machine */
 } Loader;
 
 const StoredTensor *stored_find(const Model *model, const char *path, const char *kind) {
@@ -92,14 +94,25 @@ static Status joined_copy(const StoredTensor *stored, int64_t at, int64_t n, Ten
     return status;
 }
 
-/* Makes a private copy in `dtype`. Each piece of a matrix is released to the file before the next one is read, so that a matrix as large as the rest
- * of the model is never in memory twice. On a device that plans the copy gets no values. */
-static Status stored_copy(const Model *model, const StoredTensor *stored, DType dtype, int n_dims, const int64_t *shape, Tensor **tensor) {
+/* A new tensor, in memory that the ranks of a machine have once if `shared`. *filled: it has its values. */
+static Tensor *copy_new(const Model *model, bool shared, DType dtype, int n_dims, const int64_t *shape, bool *filled) {
+    size_t bytes;
+    *filled = shared && !host_memory_fills(model->shared);
+    if (!shared) return tensor_new(model->arena, model->device, dtype, n_dims, shape);
+    void *values = dtype_bytes_fit(dtype, n_dims, shape, &bytes) ? host_memory_take(model->shared, bytes) : NULL;
+    return values ? tensor_shared(model->arena, model->device, dtype, n_dims, shape, values) : NULL;
+}
+
+/* Makes a copy in `dtype`. Each piece of a matrix is released to the file before the next one is read, so that a matrix as large as the rest of the
+ * model is never in memory twice. On a device that plans the copy gets no values. */
+static Status stored_copy(const Model *model, const StoredTensor *stored, bool shared, DType dtype, int n_dims, const int64_t *shape,
+                          Tensor **tensor) {
     const int64_t width = n_dims > 1 ? shape[n_dims - 1] : 1, most = MAX((1 << 22) / width, 1) * width; /* whole rows */
-    *tensor = tensor_new(model->arena, model->device, dtype, n_dims, shape);
+    bool filled;
+    *tensor = copy_new(model, shared, dtype, n_dims, shape, &filled);
     if (!*tensor) return status_prefix(ST_RESOURCE, "tensor '%s'", stored->name);
     (*tensor)->name = arena_strdup(model->arena, stored->name);
-    for (int64_t at = 0; at < stored->count && !model->device->planned; at += most) {
+    for (int64_t at = 0; at < stored->count && !model->device->planned && !filled; at += most) {
         int64_t n = MIN(most, stored->count - at);
         const uint8_t *from = stored->data ? stored->data + dtype_bytes(stored->dtype, at) : NULL;
         TRY(from ? tensor_convert(*tensor, at, from, stored->dtype, n) : joined_copy(stored, at, n, *tensor));
@@ -158,17 +171,19 @@ static Status load_codes(const Loader *loader, const StoredTensor *stored, const
     const Mapping *mapping = model_mapping(model, stored->data);
     Packing *packing;
     if (stored->pack) {
-        TRY(stored->pack(stored->parts, model->arena, &packing));
+        HostMemory *shared = stored->packs_in_place ? NULL : model->shared;
+        TRY(stored->pack(stored->parts, &(CodeRoom){model->arena, shared}, &packing));
         *tensor = tensor_packed(model->arena, model->device, module->n_dims, module->shape, packing);
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
         if (!stored->packs_in_place) {
+            if (shared) (*tensor)->storage->kind = STORAGE_SHARED;
             model_drop_pages(model, stored->codes, stored->codes_bytes);
         } else if (model_mapping(model, stored->codes)) {
             (*tensor)->storage->kind = STORAGE_MAPPED;
             file_watch_truncation(model_mapping(model, stored->codes));
         }
-    } else if (mapping && !loader->options->streamed && !loader->options->shared && !module->sparse) {
-        TRY(stored_copy(model, stored, stored->dtype, module->n_dims, module->shape, tensor));
+    } else if (mapping && !loader->options->streamed && !loader->together && !module->sparse) {
+        TRY(stored_copy(model, stored, false, stored->dtype, module->n_dims, module->shape, tensor));
     } else {
         *tensor = mapping ? tensor_mapped(model->arena, model->device, stored->dtype, module->n_dims, module->shape, stored->data)
                           : tensor_view(model->arena, model->device, stored->dtype, module->n_dims, module->shape, (void *)(uintptr_t)stored->data);
@@ -190,15 +205,20 @@ static Status load_values(const Loader *loader, const StoredTensor *stored, cons
          has_file = model->device->host_memory || model->device->planned;
     bool copied = quantised || !has_file || all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
                   (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 ||
-                  (!loader->options->streamed && !loader->options->shared && !module->sparse && read_in_place(model, stored, shape));
+                  (!loader->options->streamed && !loader->together && !module->sparse && read_in_place(model, stored, shape));
     if (copied) {
         DType dtype = all || n_dims == 1 || stored->dtype == DT_F64 ? wide : quantised ? dequantised_dtype(loader, stored) : stored->dtype;
-        return stored_copy(model, stored, dtype, n_dims, shape, tensor);
+        return stored_copy(model, stored, model->shared && !all && n_dims > 1, dtype, n_dims, shape, tensor);
     }
     *tensor = tensor_mapped(model->arena, model->device, stored->dtype, n_dims, shape, stored->data);
     if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
     if (model_mapping(model, stored->data)) file_watch_truncation(model_mapping(model, stored->data));
     return ST_OK;
+}
+
+/* Another rank has written it, and checked it. */
+static bool is_filled(const Model *model, const Tensor *weight) {
+    return weight->storage->kind == STORAGE_SHARED && !host_memory_fills(model->shared);
 }
 
 static Status load_weight(Loader *loader, const StoredTensor *stored, const Module *module, Tensor **tensor) {
@@ -214,7 +234,7 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, const Modu
     const bool left = module->sparse && (*tensor)->storage->kind == STORAGE_MAPPED; /* the step reads the experts that it needs */
     if (!loader->options->skip_nan_check && loader->options->streamed && (*tensor)->dtype != DT_PACKED)
         TRY(check_streamed(model, *tensor, stored));
-    else if (!loader->options->skip_nan_check && !left)
+    else if (!loader->options->skip_nan_check && !left && !is_filled(model, *tensor))
         TRY(check_whole(model, *tensor, stored));
     Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
     if (!param) return ST_RESOURCE;
@@ -392,15 +412,42 @@ static Status open_modules(Model *model, bool scores) {
     return model_build(model, scores);
 }
 
+/* ---- with other ranks ---- */
+
+/* Ranks of one machine read weights in the mapped file, or have those that are converted in common memory, which the first of them fills. */
+static Status begin_together(Loader *loader) {
+    Model *model = loader->model;
+    Comm *comm = loader->options->comm;
+    int which;
+    loader->together = comm_host_ranks(comm, &which) > 1;
+    const bool shares = model->device->host_memory && !model->device->planned && !loader->options->train_all && !loader->options->apart;
+    return shares ? host_memory_new(comm, &model->shared) : ST_OK;
+}
+
+static void *take_shared(void *memory, size_t bytes) { return host_memory_take(memory, bytes); }
+
+/* What the library for products would pack at its first product is packed for all. */
+static Status end_together(const Model *model, bool backward) {
+    const PackMemory memory = {take_shared, model->shared, !host_memory_fills(model->shared)};
+    for (size_t i = 0; i <= model->n_linears; i++) {
+        const Tensor *weight = i < model->n_linears ? model->linears[i]->weight : model->head;
+        if (weight && weight->storage->constant && model->device->pack)
+            TRY(model->device->pack(weight, model->compute, backward && i < model->n_linears, &memory));
+    }
+    return host_memory_end(model->shared);
+}
+
 Status model_load_weights(Model *model, const ModelOptions *options) {
     if (model->config.scores && !options->scores) return not_a_language_model(model);
     model->logprob = (LogprobArgs){.softcap = model->config.final_softcap, .temperature = model->config.logits_scaling};
     TRY(open_modules(model, options->scores));
     if (options->quantise) TRY(quantise_model(model, options->quantise));
     if (options->admit) TRY(options->admit(options->context, count_weights(model)));
-    Loader loader = {model, options, arena_zero(model->arena, model->files->n + 1)};
+    Loader loader = {model, options, arena_zero(model->arena, model->files->n + 1), false};
     if (!loader.used) return ST_RESOURCE;
+    TRY(begin_together(&loader));
     TRY(load_tensors(&loader));
+    if (model->shared) TRY(end_together(model, options->backward));
     if (options->dequantize) tell_of_values(model);
     const StoredTensor *embed = stored_find(model, model->modules[0].path, "weight");
     if (!embed) embed = stored_find(model, part_path(model, model->config.family->names->head), "weight");
@@ -456,6 +503,7 @@ void model_free(Model *model) {
     for (size_t i = 0; i < model->params.n; i++) tensor_unpack(model->params.items[i].tensor);
     params_release(&model->params);
     weight_file_close(model->files);
+    host_memory_free(model->shared);
     arena_free(model->arena);
     free(model);
 }
@@ -468,6 +516,8 @@ ModelMemory model_memory(const Model *model, bool backward) {
         size_t bytes = tensor_bytes(tensor);
         if (tensor->storage->kind == STORAGE_MAPPED)
             memory.mapped += bytes;
+        else if (tensor->storage->kind == STORAGE_SHARED)
+            memory.shared += bytes;
         else
             memory.weights += bytes;
         if (param->trained && !tensor->grad->lent) memory.gradients += bytes;
@@ -477,6 +527,10 @@ ModelMemory model_memory(const Model *model, bool backward) {
         bool both = backward && i < model->n_linears; /* the backward pass reads the head's rows in their stored form */
         if (weight && weight->storage->constant)
             memory.packed += model->device->packed_bytes(weight->shape[0], weight->shape[1], weight->dtype, model->compute, both);
+    }
+    if (model->shared) { /* end_together */
+        memory.shared += memory.packed;
+        memory.packed = 0;
     }
     return memory;
 }

@@ -77,19 +77,23 @@ typedef struct Model {
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;
     WeightFile *files;
+    HostMemory *shared;               /* owned: copies of frozen weights that the ranks of this machine have once; NULL: none */
     const StoredTensor **passthrough; /* n_passthrough: tensors that are not used, but saved with the model */
     size_t n_passthrough;
     Arena *arena; /* owned: weights, adapters, gradients */
 } Model;
 typedef struct Quantise Quantise;
+typedef struct Comm Comm; /* lib/comm/comm.h */
 typedef struct ModelOptions {
     const Device *device;
     DType compute;  /* f32 or bf16 (f64 on the reference device) */
     bool train_all; /* full fine-tuning: every weight becomes a trained f32 copy */
     bool lends;     /* with train_all: gradients have memory only while a tape lends it (params_train_lent) */
-    /* other processes of this machine have the same files: weights that products read as they are stored stay in the mapped file, of which all
-     * processes share the pages */
-    bool shared;
+    /* Ranks that load this model at the same time, all of them. Those of one machine have frozen weights once: in the mapped file, or, what is
+     * converted or packed for products, in common memory. NULL: this process alone */
+    Comm *comm;
+    bool apart;          /* with comm: the ranks load it at different times, so that only the mapped file is common to them */
+    bool backward;       /* with comm: weights are also packed for backward passes */
     bool dequantize;     /* quantised weights become values in `compute`; else products read their codes */
     bool skip_nan_check; /* weights are checked for NaN and infinities unless set */
     /* For callers that read each weight once: weights stay in the mapped file, and checked pages are released (model_drop_pages) */
@@ -183,10 +187,11 @@ Status model_copy_config(const char *from, const char *to, DType dtype, bool unt
  * matrices, which are drawn uniformly; norm weights are 1, biases 0. config_json: the text of config.json, in which the dtype is set to `dtype`. */
 Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale);
 
-/* Bytes that a model takes, computed from shapes alone. mapped: parameters in a mapped file, whose pages the system can release; weights: other
- * parameters; packed: packed copies for products, also for those of a backward pass if `backward`; gradients: of trained parameters. */
+/* Bytes that a model takes, computed from shapes alone. mapped: parameters in a mapped file, whose pages the system can release; shared: what the
+ * ranks of this machine have once; weights: other parameters; packed: packed copies for products, also for those of a backward pass if `backward`;
+ * gradients: of trained parameters. */
 typedef struct ModelMemory {
-    size_t mapped, weights, packed, gradients;
+    size_t mapped, shared, weights, packed, gradients;
 } ModelMemory;
 ModelMemory model_memory(const Model *model, bool backward);
 

@@ -2,6 +2,7 @@
 /* Opens files of weights of every kind, and finds tensors by name. */
 #include "lib/model/weight_file.h"
 #include "lib/base/memory.h"
+#include "lib/comm/host_memory.h"
 #include "lib/model/convert.h"
 #include "lib/model/gguf/gguf_model.h"
 #include "lib/model/quantized/quantized.h"
@@ -190,6 +191,18 @@ double weight_file_describe(const WeightFile *file, Str *text) {
     double each = weights > 0 ? bits / weights : 0;
     str_printf(text, "; %.2f bits a weight", each);
     return each;
+}
+
+void *codes_alloc(const CodeRoom *room, size_t bytes) {
+    return room->shared ? host_memory_take(room->shared, bytes) : arena_alloc(room->arena, MAX(bytes, (size_t)1));
+}
+
+bool codes_filled(const CodeRoom *room) { return room->shared && !host_memory_fills(room->shared); }
+
+void *codes_copy(const CodeRoom *room, const void *from, size_t bytes) {
+    void *copy = codes_alloc(room, bytes);
+    if (copy && !codes_filled(room)) memcpy(copy, from, bytes);
+    return copy;
 }
 
 double stored_get(const StoredTensor *tensor, int64_t i) {

@@ -15,6 +15,16 @@
 #include "lib/tensor/quant/packing.h"
 #include "lib/tensor/tensor.h"
 
+typedef struct HostMemory HostMemory; /* lib/comm/host_memory.h */
+/* Where the codes of a weight go that are packed for products: `shared`, or NULL: the arena. What describes them is in the arena. */
+typedef struct CodeRoom {
+    Arena *arena;
+    HostMemory *shared;
+} CodeRoom;
+void *codes_alloc(const CodeRoom *room, size_t bytes);                  /* NULL: out of memory */
+void *codes_copy(const CodeRoom *room, const void *from, size_t bytes); /* likewise, with these bytes */
+bool codes_filled(const CodeRoom *room);                                /* another process has written what codes_alloc returns */
+
 typedef struct StoredTensor {
     const char *name;
     const char *dtype_text; /* as in the file: "BF16" */
@@ -28,9 +38,9 @@ typedef struct StoredTensor {
     /* Of a weight that several tensors of a quantised directory make together (its data is NULL): fills `values` with rows first .. first + rows - 1.
      * NULL: an ordinary tensor. */
     void (*read)(const void *parts, int64_t first, int64_t rows, float *values);
-    /* Makes codes and statistics for products, in `arena`: copies, or with packs_in_place a description of those in the mapping. ST_RESOURCE. NULL:
+    /* Makes codes and statistics for products, in `room`: copies, or with packs_in_place a description of those in the mapping. ST_RESOURCE. NULL:
      * only values are read. */
-    Status (*pack)(const void *parts, Arena *arena, Packing **packing);
+    Status (*pack)(const void *parts, const CodeRoom *room, Packing **packing);
     bool packs_in_place;
     const void *parts;    /* argument of `read` and `pack` */
     const uint8_t *codes; /* of such a weight: its largest part, of codes_bytes, in a mapping */

@@ -49,6 +49,8 @@ struct Reducer {
     TapeWatch watch;
     ReducerRound round;
     int joins; /* newest sums of lanes that the last lane joins */
+    BucketCount count;
+    bool passing; /* a watched backward pass goes on */
     Status status;
 };
 
@@ -200,7 +202,8 @@ static Status start_sum(Reducer *reducer, const Slot *slot, const Bucket *bucket
                    .lanes = reducer->round.lanes,
                    .nodes = slot->arrays,
                    .sum = sum_of(reducer, slot, bucket),
-                   .kept = kept_of(reducer, bucket)};
+                   .kept = kept_of(reducer, bucket),
+                   .bf16 = reducer->config.bf16};
     TRY(comm_sum(comm, &sum));
     if (reducer->config.divided) return ST_OK;
     snprintf(name, sizeof name, "sums of bucket %zu", slot->bucket);
@@ -230,6 +233,8 @@ static void fill_bucket(Reducer *reducer, size_t b) {
 
 static void send_bucket(Reducer *reducer) {
     const size_t b = reducer->n_sent++;
+    reducer->count.left++;
+    reducer->count.early += reducer->passing;
     if (!reducer->config.plans) fill_bucket(reducer, b);
     give_back(reducer, &reducer->buckets[b]);
 }
@@ -257,7 +262,9 @@ static void tensor_ready(void *context, Tape *tape, Tensor *tensor) {
     Reducer *reducer = context;
     reducer->tape = tape;
     const Place *place = bsearch(&(Place){tensor, 0}, reducer->places, reducer->shards.n_params, sizeof *place, compare_places);
+    reducer->passing = true;
     if (place && reducer->status == ST_OK) gradient_complete(reducer, place->k);
+    reducer->passing = false;
 }
 
 static void op_ended(void *context) { comm_poll(((Reducer *)context)->config.comm); }
@@ -276,6 +283,12 @@ void reducer_begin(Reducer *reducer, const ReducerRound *round) {
 }
 
 const TapeWatch *reducer_watch(Reducer *reducer) { return &reducer->watch; }
+
+BucketCount reducer_count(Reducer *reducer) {
+    const BucketCount count = reducer->count;
+    reducer->count = (BucketCount){0};
+    return count;
+}
 
 /* Where the counters of a parameter's own elements begin */
 static int64_t own_place(const Reducer *reducer, size_t k, ShardPart part) {

@@ -27,6 +27,7 @@ typedef struct ReducerConfig {
     int most_nodes;              /* sums of lanes that this rank sends at most, at least 1 */
     int64_t n_rounds;            /* > 0: each leaf is summed at once (reducer_begin), of a step of at most so many */
     bool divided;                /* a rank gets the sums of its own elements only; true with rounds */
+    bool bf16;                   /* gradients travel to their owner as bf16 (CommSum.bf16) */
     bool plans;                  /* for the memory plan: buckets send nothing, but lent gradients are given back */
     size_t first_bucket, bucket; /* bytes */
 } ReducerConfig;
@@ -46,6 +47,11 @@ const TapeWatch *reducer_watch(Reducer *reducer);
 /* Sends what has not left yet, and waits for the sums. A parameter without a gradient on this rank adds nothing. With rounds the gradients are blank
  * afterwards; after the last one the sums of this rank's own elements are in Param.own_grad. Fails as comm_wait. */
 Status reducer_finish(Reducer *reducer);
+/* Buckets that left since the last call. early: of these, how many left while a watched backward pass went on. */
+typedef struct BucketCount {
+    int64_t left, early;
+} BucketCount;
+BucketCount reducer_count(Reducer *reducer);
 void reducer_release(Reducer *reducer);             /* forgets Param.own_grad, whose memory is in the arena */
 bool reducer_has(const Reducer *reducer, size_t k); /* whether this rank gave a gradient of trained parameter k in this step */
 void reducer_absent(Reducer *reducer, size_t k);    /* no rank gave a gradient of trained parameter k */

@@ -78,6 +78,7 @@ typedef struct PlanRun {
     const char *const *targets;   /* names of matrices with an adapter; n_targets 0 = all */
     size_t n_targets;
     double frozen_bytes;     /* bytes of a frozen weight in memory */
+    bool share_frozen;       /* ranks that share a device which is no GPU have frozen weights once (parallel.share_frozen) */
     bool half;               /* products in 16 bits */
     double optimizer_states; /* numbers that the optimiser keeps for a parameter: 2 for AdamW */
     PlanKeep keep;

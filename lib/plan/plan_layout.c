@@ -23,9 +23,12 @@ typedef struct Rates {
     double on_machine;          /* ranks of a machine */
 } Rates;
 
+/* Ranks of a device, at least 1 */
+static double sharing(const PlanTask *task) { return fmax((double)task->ranks / (double)(task->machines * task->machine.per_machine), 1); }
+
 static Rates rates_of(const PlanTask *task) {
     const PlanMachine *machine = &task->machine;
-    double devices = (double)(task->machines * machine->per_machine), share = fmax((double)task->ranks / devices, 1);
+    double share = sharing(task);
     return (Rates){plan_rate(machine, task->run.half) * machine->efficiency / share, machine->bytes_per_second / share, machine->memory / share,
                    fmin((double)machine->per_machine * share, (double)task->ranks)};
 }
@@ -376,6 +379,13 @@ static Status compute(const PlanTask *task, Arena *arena, PlanLayout *layout) {
     return ST_OK;
 }
 
+/* Of the device's memory. What each of its ranks has whole, and none changes, is there once. */
+static double share_of_memory(const PlanTask *task, const PlanLayout *layout) {
+    bool whole = layout->tensor == 1 && layout->pipeline == 1 && layout->shard != SHARD_WEIGHTS;
+    bool once = task->run.share_frozen && !task->machine.gpu && whole;
+    return layout->peak_bytes - (once ? (layout->memory.frozen + layout->memory.reference) * (1 - 1 / sharing(task)) : 0);
+}
+
 Status plan_layout(const PlanTask *task, Arena *arena, PlanLayout *layout) {
     layout->fits = false;
     layout->why[0] = '\0';
@@ -391,8 +401,8 @@ Status plan_layout(const PlanTask *task, Arena *arena, PlanLayout *layout) {
     if (!divide_rows(task, layout)) return ST_OK;
     TRY(cut_stages(task, arena, layout));
     TRY(compute(task, arena, layout));
-    double memory = rates_of(task).memory;
-    layout->fits = layout->peak_bytes <= memory;
-    if (!layout->fits) refuse(layout, "memory: a rank needs %.3g GB, it has %.3g", layout->peak_bytes / 1e9, memory / 1e9);
+    double memory = rates_of(task).memory, needed = share_of_memory(task, layout);
+    layout->fits = needed <= memory;
+    if (!layout->fits) refuse(layout, "memory: a rank needs %.3g GB, it has %.3g", needed / 1e9, memory / 1e9);
     return ST_OK;
 }

@@ -83,6 +83,18 @@ void recipe_set_old_defaults(Recipe *kept) {
     if (!recipe_given(kept, "parallel.lanes")) kept->parallel_lanes = "1";
 }
 
+static bool adds_in_order(const Recipe *recipe) {
+    return recipe->parallel_reduce == PARALLEL_REDUCE_TREE || recipe->parallel_reduce == PARALLEL_REDUCE_MASTER;
+}
+
+/* parallel.reduce, and what it adds, may change from run to run. */
+static void warn_of_other_sums(const Recipe *kept, const Recipe *recipe) {
+    const bool order = adds_in_order(kept) && adds_in_order(recipe), dtype = kept->parallel_reduce_dtype != recipe->parallel_reduce_dtype;
+    if (dtype || (!order && kept->parallel_reduce != recipe->parallel_reduce))
+        log_message(LOG_WARNING, "'parallel.%s' has changed: results of several processes from here on differ in rounding",
+                    dtype ? "reduce_dtype" : "reduce");
+}
+
 Status recipe_adopt_defaults_of_run(Recipe *recipe) {
     const char *path = recipe->output ? path_join(recipe->arena, recipe->output, "recipe.yaml") : NULL;
     Recipe *kept;
@@ -94,6 +106,7 @@ Status recipe_adopt_defaults_of_run(Recipe *recipe) {
     if (strcmp(kept->parallel_lanes, recipe->parallel_lanes) != 0)
         log_message(LOG_WARNING, "'parallel.lanes' was %s, now it is %s: results from here on differ in rounding", kept->parallel_lanes,
                     recipe->parallel_lanes);
+    warn_of_other_sums(kept, recipe);
     recipe_free(kept);
     return ST_OK;
 }

@@ -125,6 +125,11 @@ Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dim
     return tensor_make(arena, device, STORAGE_MAPPED, dtype, n_dims, shape, (void *)(uintptr_t)values);
 }
 
+Tensor *tensor_shared(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values) {
+    ASSERT(device->host_memory, "the device '%s' cannot read shared memory", device->name);
+    return tensor_make(arena, device, STORAGE_SHARED, dtype, n_dims, shape, values);
+}
+
 Tensor *tensor_packed(Arena *arena, const Device *device, int n_dims, const int64_t *shape, const Packing *packing) {
     ASSERT(device->host_memory || device->planned, "the device '%s' cannot read packed codes", device->name);
     return tensor_make(arena, device, STORAGE_BORROWED, DT_PACKED, n_dims, shape, (void *)(uintptr_t)packing);
@@ -246,6 +251,8 @@ void tensor_read_part(const Tensor *tensor, int64_t at, int64_t n, double *out) 
             for (int64_t i = 0; i < some; i++) out[done + i] = (double)NAN;
         else if (tensor->dtype == DT_F32)
             for (int64_t i = 0; i < some; i++) out[done + i] = (double)floats[i];
+        else if (tensor->dtype == DT_BF16)
+            for (int64_t i = 0; i < some; i++) out[done + i] = (double)bf16_to_float(((const uint16_t *)piece)[i]);
         else
             for (int64_t i = 0; i < some; i++) out[done + i] = dtype_get(tensor->dtype, piece, i);
     }
@@ -260,6 +267,8 @@ void tensor_write_part(Tensor *tensor, int64_t at, int64_t n, const double *valu
         float *floats = tensor_stage(tensor, at + done, &some, buffer, sizeof buffer);
         if (tensor->dtype == DT_F32)
             for (int64_t i = 0; i < some; i++) floats[i] = (float)values[done + i];
+        else if (tensor->dtype == DT_BF16)
+            for (int64_t i = 0; i < some; i++) ((uint16_t *)(void *)floats)[i] = float_to_bf16((float)values[done + i]);
         else
             for (int64_t i = 0; i < some; i++) dtype_set(tensor->dtype, floats, i, values[done + i]);
         (void)tensor_upload(tensor, at + done, some, floats); /* the device remembers its fault */

@@ -29,11 +29,19 @@ typedef struct Device Device;
 typedef struct Tensor Tensor;
 typedef struct StepState StepState;
 
+/* Where packed copies of weights go. */
+typedef struct PackMemory {
+    void *(*take)(void *context, size_t bytes); /* aligned to 64; outlives the tensors. NULL: there is none, recorded */
+    void *context;
+    bool filled; /* what `take` gives has the copy already, from another process */
+} PackMemory;
+
 /* Who owns the memory of the elements. */
 typedef enum StorageKind {
     STORAGE_OWNED,    /* an arena, which took it from the device */
     STORAGE_BORROWED, /* the caller: an array of the host, which stays valid as long as the tensor */
     STORAGE_MAPPED,   /* a mapped file: the system can release its pages and read them again */
+    STORAGE_SHARED,   /* memory that processes of one machine have once (lib/comm/host_memory.h); nobody writes it */
 } StorageKind;
 /* What a device knows of the memory of elements. Views of one tensor share one storage. */
 typedef struct Storage {
@@ -74,6 +82,8 @@ static inline bool tensor_is_allocated(const Tensor *tensor) { return tensor->el
 Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values);
 /* Makes a view of an array in a mapped file, which the caller keeps mapped. The device must share the host's memory. NULL: out of memory. */
 Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, const void *values);
+/* The same in memory that processes share. */
+Tensor *tensor_shared(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values);
 /* Makes a tensor of dtype PACKED, which the packing (quant/packing.h) must outlive. Its values are those that packing->read gives. The device
  * must share the host's memory. NULL: out of memory. */
 typedef struct Packing Packing;
@@ -427,7 +437,10 @@ struct Device {
      * device makes no copy. */
     size_t (*packed_bytes)(int64_t rows, int64_t cols, DType stored, DType compute, bool backward);
     void (*packed_free)(void *packed); /* frees Storage.packed */
-    DType (*product_dtype)(DType a);   /* dtype in which products of `a` run: bf16 may be widened to f32 */
+    /* Packs a constant weight now, for the forward product and, if `backward`, for the backward product too, into memory that `memory` gives. NULL:
+     * the device makes no copies. */
+    Status (*pack)(const Tensor *weight, DType compute, bool backward, const PackMemory *memory);
+    DType (*product_dtype)(DType a); /* dtype in which products of `a` run: bf16 may be widened to f32 */
     /* Bytes of scratch memory that the kernels will allocate beyond what they have, for the steps planned since workspace_clear. Leaves out a few
      * kilobytes of kernels other than products and attention. */
     size_t (*workspace_bytes)(const Device *device);

@@ -56,6 +56,7 @@ static ReducerConfig reducer_config(const AccumulatorConfig *config, int model, 
                            .most_nodes = most_nodes(config),
                            .n_rounds = config->n_rounds,
                            .divided = config->divided,
+                           .bf16 = config->bf16,
                            .first_bucket = MIN((size_t)FIRST_BUCKET, config->bucket),
                            .bucket = config->bucket};
 }
@@ -122,7 +123,7 @@ Status accumulator_plan_begin(const AccumulatorConfig *config, Arena *arena, con
     int64_t *lanes = arena_alloc(arena, ((size_t)size + 1) * sizeof *lanes);
     *watch = NULL;
     if (!none || !lanes) return ST_RESOURCE;
-    if (!config->n_rounds || size == 1 || config->n_models > 1) return ST_OK;
+    if (!config->n_rounds || size == 1 || config->n_models > 1 || config->late) return ST_OK;
     ReducerConfig planning = reducer_config(config, 0, none);
     planning.plans = true;
     TRY(reducer_new(&planning, arena, &reducer));
@@ -148,7 +149,9 @@ static Status finish_sums(Accumulator *a) {
 }
 
 /* Gradients leave during a backward pass only if it computes all of them. */
-static const TapeWatch *watch_of(const Accumulator *a) { return a->config.n_models == 1 ? reducer_watch(a->reducers[0]) : &a->polls; }
+static const TapeWatch *watch_of(const Accumulator *a) {
+    return a->config.n_models == 1 && !a->config.late ? reducer_watch(a->reducers[0]) : &a->polls;
+}
 
 /* Each rank runs one leaf, and the sums of all owners go on. */
 static Status run_rounds(Accumulator *a, const Leaves *leaves) {
@@ -260,6 +263,16 @@ Status accumulator_vote(Accumulator *a, const Leaves *leaves, void *records, siz
 }
 
 /* ---- the end of a step ---- */
+
+BucketCount accumulator_buckets(Accumulator *a) {
+    BucketCount sum = {0};
+    for (int m = 0; a->size > 1 && m < a->config.n_models; m++) {
+        const BucketCount count = reducer_count(a->reducers[m]);
+        sum.left += count.left;
+        sum.early += count.early;
+    }
+    return sum;
+}
 
 Status accumulator_norm(Accumulator *a, int model, double *norm) {
     if (a->size > 1 && a->config.divided) return reducer_norm(a->reducers[model], norm);

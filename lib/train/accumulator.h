@@ -28,6 +28,8 @@ typedef struct AccumulatorConfig {
     int64_t n_rounds;                   /* > 0: gradients are divided: leaves are dealt in turns, at most so many a step */
     bool divided;                       /* ranks update their own elements only; true with rounds */
     size_t bucket;                      /* bytes of gradients that travel together */
+    bool late;                          /* no gradient leaves before the end of a backward pass */
+    bool bf16;                          /* gradients travel to their owners as bf16 */
     int n_models;                       /* with gradients of their own */
     Params *params[ACCUMULATOR_MODELS]; /* of each */
 } AccumulatorConfig;
@@ -71,6 +73,8 @@ void accumulator_drop(Accumulator *accumulator);
 /* Copies the records of all leaves to all ranks: records (n, size), of which each rank has filled its own. *interrupted: in, whether this process
  * is to end; out, whether one of them is. Parameters without a gradient on any rank become blank. Nothing to do in one process. */
 Status accumulator_vote(Accumulator *accumulator, const Leaves *leaves, void *records, size_t size, bool *interrupted);
+/* Buckets of gradients of all models, as reducer_count; zeros in one process. */
+BucketCount accumulator_buckets(Accumulator *accumulator);
 /* The norm of a model's gradient. Fails as comm_wait. */
 Status accumulator_norm(Accumulator *accumulator, int model, double *norm);
 /* If divided, copies the weights from the ranks that updated them to all. Fails as comm_wait. */

@@ -3,6 +3,7 @@
 #include "lib/train/distil_teacher.h"
 
 #include "lib/base/file.h"
+#include "lib/train/train.h"
 
 static Status no_such_teaching(Status status) {
     return status_hint(status, "a teacher of other tokens can still answer the prompts: distil.loss=sequence");
@@ -35,13 +36,13 @@ static Status check_vocabulary(const char *dir, const Tokenizer *tokenizer, cons
 
 bool distil_teacher_is_file(const char *teacher) { return file_exists(teacher) && !dir_exists(teacher) && !text_ends_with(teacher, ".gguf"); }
 
-Status distil_teacher_open(const Recipe *recipe, const Tokenizer *tokenizer, const Model *student, Model **teacher) {
+Status distil_teacher_open(const Recipe *recipe, Comm *comm, const Tokenizer *tokenizer, const Model *student, Model **teacher) {
     const char *dir = recipe->distil_teacher;
     *teacher = NULL;
     if (distil_teacher_is_file(dir))
         return status_hint(status_fail(ST_CONFIG, "'distil.teacher': '%s' is a file, but the teacher must be a model that can be asked", dir),
                            "name a model directory or a .gguf file");
-    TRY(model_load(dir, &(ModelOptions){.device = student->device, .compute = student->compute}, teacher));
+    TRY(model_load(dir, &(ModelOptions){.device = student->device, .compute = student->compute, .comm = recipe_sharing(recipe, comm)}, teacher));
     return check_vocabulary(dir, tokenizer, student, *teacher);
 }
 
@@ -50,6 +51,6 @@ void distil_teacher_say(const Recipe *recipe, const Model *teacher, RunPlan *pla
     const ModelMemory memory = model_memory(teacher, false);
     format_number((double)params_count(&teacher->params, false), 4, parameters);
     run_plan_say(plan, "teacher: %s, %s parameters, %s", recipe->distil_teacher, parameters,
-                 format_bytes((double)(memory.mapped + memory.weights + memory.packed), bytes));
+                 format_bytes((double)(memory.mapped + memory.shared + memory.weights + memory.packed), bytes));
     run_plan_text(plan, PLAN_BOTH, "teacher", recipe->distil_teacher);
 }

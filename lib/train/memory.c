@@ -63,6 +63,7 @@ static Status memory_measure(const MemoryTask *task, size_t resident, TrainMemor
     ModelMemory model = model_memory(task->model, true);
     *memory = (TrainMemory){
         .mapped = model.mapped,
+        .shared = model.shared,
         .weights = model.weights,
         .packed = model.packed,
         .gradients = model.gradients,
@@ -72,7 +73,7 @@ static Status memory_measure(const MemoryTask *task, size_t resident, TrainMemor
         .best = task->recipe->train_early_stopping > 0 ? params_copies_bytes(&task->model->params, 1) : 0,
         .checkpointing = task->model->checkpointing,
     };
-    size_t loaded = memory->mapped + memory->weights + memory->gradients;
+    size_t loaded = memory->mapped + memory->shared + memory->weights + memory->gradients;
     memory->baseline = (resident > loaded ? resident - loaded : 0) + FIRST_TIME;
     TRY(plan_activations(task, memory));
     memory->scratch = tape_device(task->tape)->workspace_bytes(tape_device(task->tape));
@@ -265,10 +266,10 @@ void train_memory_describe(const TrainMemory *memory, Str *text) {
         const char *name;
         size_t bytes;
     } parts[] = {
-        {"mapped weights", memory->mapped},   {"weights", memory->weights},   {"packed weights", memory->packed}, {"gradients", memory->gradients},
-        {"partial sums", memory->lanes},      {"messages", memory->messages}, {"optimizer", memory->optimizer},   {"best weights", memory->best},
-        {"activations", memory->activations}, {"scratch", memory->scratch},   {"sampling", memory->rollout},      {"experience", memory->experience},
-        {"program", memory->baseline},
+        {"mapped weights", memory->mapped}, {"shared weights", memory->shared},   {"weights", memory->weights},   {"packed weights", memory->packed},
+        {"gradients", memory->gradients},   {"partial sums", memory->lanes},      {"messages", memory->messages}, {"optimizer", memory->optimizer},
+        {"best weights", memory->best},     {"activations", memory->activations}, {"scratch", memory->scratch},   {"sampling", memory->rollout},
+        {"experience", memory->experience}, {"program", memory->baseline},
     };
     char bytes[32];
     str_printf(text, "%s", format_bytes((double)memory->total, bytes));
@@ -289,6 +290,7 @@ void train_memory_write(JsonWriter *w, const TrainMemory *memory) {
     jw_object(w, "memory");
     jw_int(w, "total", (int64_t)memory->total);
     jw_int(w, "mapped", (int64_t)memory->mapped);
+    if (memory->shared) jw_int(w, "shared", (int64_t)memory->shared);
     jw_int(w, "weights", (int64_t)memory->weights);
     jw_int(w, "packed", (int64_t)memory->packed);
     jw_int(w, "gradients", (int64_t)memory->gradients);

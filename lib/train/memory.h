@@ -10,6 +10,7 @@
 /* The bytes that training will take, computed from shapes. */
 typedef struct TrainMemory {
     size_t mapped; /* frozen weights in a mapped file: the system may reclaim these pages and read them again */
+    size_t shared; /* frozen weights that the ranks of a machine have once, in each of them */
     size_t weights, packed, gradients, optimizer, best, activations; /* best: the weights of the best evaluation (early stopping) */
     size_t lanes, messages;                                          /* partial sums of gradients (lanes.h); gradients on their way over ranks */
     size_t scratch;                                                  /* workspaces of kernels */

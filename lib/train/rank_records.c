@@ -11,6 +11,7 @@ typedef struct Said {
     double seconds[RANK_WORKS], waited;
     uint64_t bytes[COMM_N_KINDS], messages;
     int64_t waited_for; /* -1: for none */
+    BucketCount buckets;
 } Said;
 
 void rank_record_begin(RankRecord *record, Comm *comm) {
@@ -39,6 +40,8 @@ static void write_line(JsonWriter *w, int64_t step, int rank, const Said *said) 
         if (said->bytes[kind] > 0) jw_int(w, comm_kind_word((CommKind)kind), (int64_t)said->bytes[kind]);
     jw_end_object(w);
     jw_int(w, "messages", (int64_t)said->messages);
+    jw_int(w, "buckets", said->buckets.left);
+    jw_int(w, "buckets_in_backward", said->buckets.early);
     if (said->waited_for >= 0)
         jw_int(w, "waited_for", said->waited_for);
     else
@@ -65,7 +68,7 @@ static Status append_lines(Run *run, int64_t step, const Said *all, int ranks) {
 Status rank_record_write(RankRecord *record, Run *run, int64_t step) {
     const int ranks = comm_size(record->comm);
     if (ranks == 1) return ST_OK;
-    Said mine = {.waited = comm_waited(record->comm, NULL) - record->waited}, *all = malloc((size_t)ranks * sizeof *all);
+    Said mine = {.waited = comm_waited(record->comm, NULL) - record->waited, .buckets = record->buckets}, *all = malloc((size_t)ranks * sizeof *all);
     int waited_for;
     if (!all) return status_fail(ST_RESOURCE, "out of memory for the records of %d ranks", ranks);
     comm_waited(record->comm, &waited_for);

@@ -9,7 +9,7 @@
 #ifndef TUNE_RANK_RECORDS_H
 #define TUNE_RANK_RECORDS_H
 
-#include "lib/comm/comm.h"
+#include "lib/parallel/reducer.h"
 #include "lib/run/run.h"
 
 typedef enum RankWork {
@@ -24,6 +24,7 @@ typedef struct RankRecord {
     Comm *comm;
     double seconds[RANK_WORKS], waited; /* waited: when the step began; waits are also part of the other times */
     CommCount counts[COMM_N_KINDS];     /* when the step began */
+    BucketCount buckets;                /* of gradients; the caller sets it before rank_record_write */
 } RankRecord;
 void rank_record_begin(RankRecord *record, Comm *comm);
 void rank_record_add(RankRecord *record, RankWork work, double seconds);

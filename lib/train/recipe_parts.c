@@ -134,6 +134,15 @@ ShardKind recipe_shard(const Recipe *recipe) {
     return strcmp(shard, "gradients") == 0 || strcmp(shard, "zero-2") == 0 ? SHARDS_GRADIENTS : SHARDS_NONE;
 }
 
+AccumulatorConfig recipe_division(const Recipe *recipe, Comm *comm) {
+    return (AccumulatorConfig){.comm = comm,
+                               .bucket = (size_t)recipe->parallel_bucket << 20,
+                               .late = recipe->parallel_overlap == PARALLEL_OVERLAP_OFF,
+                               .bf16 = recipe->parallel_reduce_dtype == PARALLEL_REDUCE_DTYPE_BF16};
+}
+
+Comm *recipe_sharing(const Recipe *recipe, Comm *comm) { return recipe->parallel_share_frozen == PARALLEL_SHARE_FROZEN_HOST ? comm : NULL; }
+
 DType recipe_compute(const Recipe *recipe) {
     if (recipe->model_compute == MODEL_COMPUTE_AUTO) return compute_auto();
     return recipe->model_compute == MODEL_COMPUTE_BF16 ? DT_BF16 : DT_F32;

@@ -103,6 +103,16 @@ void run_plan_form(RunPlan *plan, const Dataset *rows) {
     if (rows->plain_as) run_plan_say(plan, "plain texts: %s", rows->plain_as);
 }
 
+void run_plan_ranks(RunPlan *plan, const Recipe *recipe, const Comm *comm) {
+    const CommReduce reduce = (CommReduce)recipe->parallel_reduce;
+    if (comm_size(comm) == 1) return;
+    if (recipe->parallel_reduce_dtype == PARALLEL_REDUCE_DTYPE_BF16)
+        run_plan_say(plan, "gradients travel as bf16 (parallel.reduce_dtype): bits depend on the number of ranks");
+    else if (reduce == COMM_RING || reduce == COMM_MPI)
+        run_plan_say(plan, "gradients are added by 'parallel.reduce: %s': bits depend on the number of ranks%s", comm_reduce_word(reduce),
+                     reduce == COMM_MPI ? " and on the library" : "");
+}
+
 void run_plan_memory(RunPlan *plan) {
     Str text = {0};
     train_memory_describe(&plan->memory, &text);

@@ -55,6 +55,8 @@ void run_plan_real(RunPlan *plan, RunPlanUse use, const char *name, double value
 void run_plan_text(RunPlan *plan, RunPlanUse use, const char *name, const char *text);
 void run_plan_json(RunPlan *plan, RunPlanUse use, const char *name, const char *json);
 double run_plan_get(const RunPlan *plan, const char *name); /* the number of a value; NaN: there is none of that name */
+/* Adds a line if results depend on the number of ranks because of how their gradients are added. comm: NULL for one process. */
+void run_plan_ranks(RunPlan *plan, const Recipe *recipe, const Comm *comm);
 /* Adds lines: by what the format of the rows was recognized, if it is the format of another program; and how rows of plain text are read. */
 void run_plan_form(RunPlan *plan, const Dataset *rows);
 /* Adds the values and lines that every run on a model has: numbers of parameters, what is trained, the adapter's layers, unused tensors that are

@@ -24,10 +24,15 @@ Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig
 ScheduleConfig recipe_schedule_over(const Recipe *recipe, int64_t total_steps);
 /* parallel.shard. */
 ShardKind recipe_shard(const Recipe *recipe);
+/* How gradients travel between ranks: parallel.bucket, overlap and reduce_dtype. Lanes, shards and models are for the caller to add. */
+AccumulatorConfig recipe_division(const Recipe *recipe, Comm *comm);
+/* The ranks that have frozen weights together: comm, or NULL with parallel.share_frozen: none. */
+Comm *recipe_sharing(const Recipe *recipe, Comm *comm);
 DType recipe_compute(const Recipe *recipe);               /* auto: bf16 only if the processor multiplies bf16 natively */
 Checkpointing recipe_checkpointing(const Recipe *recipe); /* train.checkpointing */
 /* Calls recipe_unread for each key that the recipe sets and that only other optimisers or schedules read; and for train.save_dtype if there is a lora
- * section. ST_CONFIG: model.activations, of which training takes only exact. */
+ * section. ST_CONFIG: model.activations, of which training takes only exact; parallel.reduce_dtype: bf16 with a way to
+ * add that rounds at each rank. */
 Status recipe_check_choices(const Recipe *recipe);
 
 #endif

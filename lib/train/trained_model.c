@@ -133,12 +133,12 @@ static Status check_room(const void *context, int64_t n_weights) {
 static Status trained_model_load(const Recipe *recipe, Runtime runtime, const ModelUse *use, Model **result) {
     const int ranks = use->divides ? comm_size(use->comm) : 1;
     const Room room = {recipe, ranks};
-    int which;
     ModelOptions options = {.device = runtime.device,
                             .compute = runtime.compute,
                             .train_all = !recipe->has_lora,
                             .lends = !recipe->has_lora && ranks > 1 && recipe_shard(recipe) >= SHARDS_GRADIENTS,
-                            .shared = recipe->parallel_share_frozen == PARALLEL_SHARE_FROZEN_HOST && comm_host_ranks(use->comm, &which) > 1,
+                            .comm = recipe_sharing(recipe, use->comm),
+                            .backward = true,
                             .dequantize = recipe->model_dequantize,
                             .scores = use->scores,
                             .seed = (uint64_t)recipe->seed,

@@ -21,7 +21,7 @@ Status trained_model_open(const Recipe *recipe, Runtime runtime, Model **model);
  * (parallel.share_frozen). divides: if parallel.shard divides gradients, these are lent (params_train_lent). */
 typedef struct ModelUse {
     bool scores, divides;
-    const Comm *comm;
+    Comm *comm;
 } ModelUse;
 Status trained_model_open_as(const Recipe *recipe, Runtime runtime, const ModelUse *use, Model **model);
 /* Opens a second adapter on the weights of `model`, which must have been opened by the recipe's lora section (see model_share_weights): a new one,

@@ -242,6 +242,7 @@ static Status rows_step(void *context, int64_t step, Metrics *metrics) {
     rank_record_add(&s->record, RANK_OPTIMIZER, updated - began);
     TRY(accumulator_share(&s->accumulator));
     rank_record_add(&s->record, RANK_REDUCE, clock_seconds() - updated);
+    s->record.buckets = accumulator_buckets(&s->accumulator);
     TRY(rank_record_write(&s->record, s->run, step + 1));
     if (trainer->objective->updated) trainer->objective->updated(trainer, step + 1);
     if (step == 0) s->counts.first_loss = s->loss;

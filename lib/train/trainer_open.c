@@ -31,14 +31,13 @@ static Status plan_division(Trainer *trainer) {
     bool rounds = shard >= SHARDS_GRADIENTS && !recipe->has_lora; /* the gradients of an adapter are small */
     trainer->lanes = lanes_of(rounds ? "leaves" : recipe->parallel_lanes, batches, recipe->has_lora, trainer->ranks);
     if (trainer->objective->whole_batches) trainer->lanes.cuts = 1;
-    trainer->division = (AccumulatorConfig){.comm = trainer->comm,
-                                            .n_lanes = trainer->lanes.n,
-                                            .fewer = trainer->lanes.leaves,
-                                            .n_rounds = rounds ? batches : 0,
-                                            .divided = shard >= SHARDS_OPTIMIZER,
-                                            .bucket = (size_t)recipe->parallel_bucket << 20,
-                                            .n_models = 1,
-                                            .params = {&trainer->model->params}};
+    trainer->division = recipe_division(recipe, trainer->comm);
+    trainer->division.n_lanes = trainer->lanes.n;
+    trainer->division.fewer = trainer->lanes.leaves;
+    trainer->division.n_rounds = rounds ? batches : 0;
+    trainer->division.divided = shard >= SHARDS_OPTIMIZER;
+    trainer->division.n_models = 1;
+    trainer->division.params[0] = &trainer->model->params;
     return accumulator_divide(&trainer->division);
 }
 
@@ -117,6 +116,7 @@ static Status say_steps(Trainer *trainer, RunPlan *plan) {
     run_plan_count(plan, PLAN_PRINT, "largest_batch_tokens", tokens);
     run_plan_model(plan, trainer->recipe, trainer->model, "");
     say_lanes(trainer, plan);
+    run_plan_ranks(plan, trainer->recipe, trainer->comm);
     TRY(say_idle(trainer, plan, MIN(steps, first.epoch_steps)));
     run_plan_say(plan, "plan: %lld step%s, %s an epoch, largest batch %lld token%s", (long long)steps, plural(steps),
                  format_number((double)first.epoch_steps, 4, number), (long long)tokens, plural(tokens));

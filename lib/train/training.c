@@ -80,11 +80,19 @@ static Status training_check_output(Training *t) {
     return ST_OK;
 }
 
+/* Ranks wait until the first one has written the base that all of them open. */
+static Status prepare_base(const Training *t) {
+    char written = 0;
+    if (t->options.dry_run || (*t->recipe)->model_quantize == MODEL_QUANTIZE_NONE) return ST_OK;
+    if (!t->options.absent) TRY(trained_base_prepare(*t->recipe));
+    return comm_broadcast(t->config->comm, COMM_CONTROL, "quantised base", 0, &written, sizeof written);
+}
+
 /* Opens model and rows, and plans memory and length. */
 static Status training_prepare(Training *t) {
     RunPlan *plan = &t->plan;
     warn_of_rate(*t->recipe);
-    if (!t->options.dry_run && !t->options.absent) TRY(trained_base_prepare(*t->recipe));
+    TRY(prepare_base(t));
     TRY(t->kind->open(t->context, plan));
     TRY(plan->status);
     if (t->longer.before) TRY(lengthen_plan(&t->longer, *t->recipe, t->kind, t->context));

@@ -60,6 +60,12 @@ Status recipe_check_choices(const Recipe *recipe) {
         status_fail(ST_CONFIG, "'model.activations: int8' rounds what gradients are computed from, and training needs exact products");
         return status_hint(ST_CONFIG, "leave it out; tune chat, generate, score and serve have --activations int8 for the trained model");
     }
+    if (recipe->parallel_reduce_dtype == PARALLEL_REDUCE_DTYPE_BF16 &&
+        (recipe->parallel_reduce == PARALLEL_REDUCE_RING || recipe->parallel_reduce == PARALLEL_REDUCE_MPI)) {
+        status_fail(ST_CONFIG, "'parallel.reduce_dtype: bf16' rounds once, and 'parallel.reduce: %s' passes sums from process to process",
+                    comm_reduce_word((CommReduce)recipe->parallel_reduce));
+        return status_hint(ST_CONFIG, "parallel.reduce=tree");
+    }
     if (recipe->has_lora)
         TRY(recipe_unread(recipe, "train.save_dtype", "leave it out: adapters are stored in f32", "does nothing with a 'lora' section"));
     TRY(check_chooser(recipe, &(Chooser){"train.optimizer", an_optimizer}, recipe->train_optimizer));

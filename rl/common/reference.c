@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Switches a model to its reference weights and back. */
 #include "rl/common/reference.h"
+#include "lib/train/train.h"
 #include "lib/train/trained_model.h"
 #include "lib/model/adapter.h"
 
@@ -15,10 +16,10 @@ struct Reference {
     Arena *arena;
 };
 
-static Status open_other(const Recipe *recipe, Reference *reference) {
+static Status open_other(const Recipe *recipe, Comm *comm, Reference *reference) {
     const char *dir = recipe->rl_reference;
     const Model *model = reference->model;
-    ModelOptions options = {.device = model->device, .compute = model->compute};
+    ModelOptions options = {.device = model->device, .compute = model->compute, .comm = recipe_sharing(recipe, comm)};
     const char *config = path_join(reference->arena, dir, "adapter_config.json");
     bool adapter = config && file_exists(config);
     const char *base = dir;
@@ -55,7 +56,7 @@ static Status keep_first(const Recipe *recipe, Reference *reference) {
     return ST_OK;
 }
 
-Status reference_open(const Recipe *recipe, Model *model, Reference **out) {
+Status reference_open(const Recipe *recipe, Comm *comm, Model *model, Reference **out) {
     *out = NULL;
     Arena *arena = arena_new(0);
     Reference *reference = arena ? arena_zero(arena, sizeof *reference) : NULL;
@@ -65,7 +66,7 @@ Status reference_open(const Recipe *recipe, Model *model, Reference **out) {
     }
     *reference = (Reference){.model = model, .arena = arena};
     const char *which = recipe->rl_reference;
-    Status status = which && strcmp(which, "base") != 0 ? open_other(recipe, reference) : keep_first(recipe, reference);
+    Status status = which && strcmp(which, "base") != 0 ? open_other(recipe, comm, reference) : keep_first(recipe, reference);
     if (status == ST_OK)
         *out = reference;
     else

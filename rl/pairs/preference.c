@@ -152,7 +152,7 @@ static Status preference_prepare(Trainer *trainer) {
     Preference *p = trainer->context;
     const Pairs *train = p->rows.train, *eval = p->rows.eval;
     if (p->loss && !preference_loss_has_reference(p->loss)) return ST_OK;
-    TRY(reference_open(trainer->recipe, trainer->model, &p->reference));
+    TRY(reference_open(trainer->recipe, trainer->comm, trainer->model, &p->reference));
     uint64_t fingerprint = reference_fingerprint(p->reference);
     if (fingerprint) trainer_input(trainer, "rl.reference", fingerprint);
     bool *used = calloc(train->n, sizeof *used);

@@ -77,13 +77,13 @@ static Status read_recipe(const char *dir, const char *data, Arena *arena, Recip
 }
 
 /* Points the recipe at the trained result of the run instead of the initial model. */
-static Status open_trained(const Recipe *recipe, const Device *device, const char *dir, Arena *arena, Model **model) {
+static Status open_trained(const Recipe *recipe, const Device *device, Comm *comm, const char *dir, Arena *arena, Model **model) {
     const char *adapter = path_join(arena, dir, "adapter"), *whole = path_join(arena, dir, "model");
     if (!adapter || !whole) return ST_RESOURCE;
     bool lora = dir_exists(adapter);
     if (!lora && !dir_exists(whole))
         return status_hint(status_fail(ST_INPUT, "'%s' holds neither an adapter nor a model", dir), "finish the run: tune rl RECIPE --resume");
-    ModelOptions options = {.device = device, .compute = recipe_compute(recipe)};
+    ModelOptions options = {.device = device, .compute = recipe_compute(recipe), .comm = recipe_sharing(recipe, comm)};
     const char *base = whole;
     if (lora) TRY(trained_base(recipe, adapter, arena, &base));
     TRY(model_load(base, &options, model));
@@ -108,7 +108,7 @@ static Status evaluate_run(const Device *device, Comm *comm, const char *dir, co
     Recipe *recipe = NULL;
     Status status = evaluation->arena && rl.arena ? read_recipe(dir, data, rl.arena, &recipe) : ST_RESOURCE;
     rl.recipe = recipe;
-    if (status == ST_OK) status = open_trained(recipe, device, dir, rl.arena, &rl.model);
+    if (status == ST_OK) status = open_trained(recipe, device, comm, dir, rl.arena, &rl.model);
     if (status == ST_OK) status = text_open_policy(&rl, rewards);
     if (status == ST_OK) status = judge(&rl, context, evaluation);
     text_release(&rl);

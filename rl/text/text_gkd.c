@@ -69,7 +69,7 @@ Status text_gkd_check(const Recipe *recipe, bool taught) {
 
 Status text_gkd_open(TextRl *rl) {
     const Recipe *r = rl->recipe;
-    TRY(distil_teacher_open(r, rl->tokenizer, rl->model, &rl->teacher));
+    TRY(distil_teacher_open(r, rl->comm, rl->tokenizer, rl->model, &rl->teacher));
     rl->taught = gkd_args(rl);
     if (r->rl_seq_kd && r->rl_lmbda < 1) {
         rl->teacher_sampling = generate_memory_new(rl->teacher);

@@ -173,13 +173,13 @@ static Status plan_division(TextRl *rl, int64_t n_passes) {
     const bool own = rl->value && rl->value->own;
     ShardKind shard;
     TRY(text_divides(rl, &shard));
-    rl->update.division = (AccumulatorConfig){.comm = rl->comm,
-                                              .fewer = true,
-                                              .n_rounds = shard >= SHARDS_GRADIENTS && !rl->recipe->has_lora ? n_passes : 0,
-                                              .divided = shard >= SHARDS_OPTIMIZER,
-                                              .bucket = (size_t)rl->recipe->parallel_bucket << 20,
-                                              .n_models = own ? 2 : 1,
-                                              .params = {&rl->model->params, own ? &rl->value->model->params : NULL}};
+    rl->update.division = recipe_division(rl->recipe, rl->comm);
+    rl->update.division.fewer = true;
+    rl->update.division.n_rounds = shard >= SHARDS_GRADIENTS && !rl->recipe->has_lora ? n_passes : 0;
+    rl->update.division.divided = shard >= SHARDS_OPTIMIZER;
+    rl->update.division.n_models = own ? 2 : 1;
+    rl->update.division.params[0] = &rl->model->params;
+    rl->update.division.params[1] = own ? &rl->value->model->params : NULL;
     rl->update.most_passes = n_passes;
     rl->update.division.n_lanes = text_lanes(rl, n_passes);
     return accumulator_divide(&rl->update.division);

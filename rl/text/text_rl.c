@@ -57,6 +57,7 @@ static Status text_rl_gather(void *context, int64_t number, Metrics *metrics) {
 static Status text_rl_step(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     TRY(text_learn(rl, metrics));
+    rl->update.record.buckets = accumulator_buckets(&rl->update.accumulator);
     TRY(rank_record_write(&rl->update.record, rl->run, number + 1));
     rl->counts.place = rl->step.next_place;
     rl->counts.samples_bytes = rl->step.next_samples_bytes;
@@ -219,7 +220,7 @@ static Status check_lengths(const TextRl *rl) {
 static Status open_values(TextRl *rl) {
     const char *which = rl->recipe->rl_value_model;
     if (!which && rl->algorithm->values == VALUES_NEEDED) which = "head";
-    return which ? text_value_open(rl->recipe, which, rl->model, &rl->value) : ST_OK;
+    return which ? text_value_open(rl->recipe, rl->comm, which, rl->model, &rl->value) : ST_OK;
 }
 
 Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *set) {
@@ -336,7 +337,7 @@ static Status open_parts(TextRl *rl) {
     warn_filters(r);
     rl->counts.beta = r->rl_beta;
     TRY(open_values(rl));
-    if ((r->rl_beta > 0 && !rl->algorithm->taught) || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));
+    if ((r->rl_beta > 0 && !rl->algorithm->taught) || rl->algorithm->paired) TRY(reference_open(r, rl->comm, rl->model, &rl->reference));
     rl->pass =
         (TextPass){.tape = tape_new(rl->model->device, rl->model->compute, 0), .temperature = text_temperature(r), .max_tokens = pass_tokens(rl)};
     if (rl->algorithm->taught) TRY(text_gkd_open(rl));
@@ -409,6 +410,7 @@ static Status text_rl_open(void *context, RunPlan *plan) {
     run_plan_count(plan, PLAN_PRINT, "eval_rows", (int64_t)rl->eval.n);
     run_plan_count(plan, PLAN_BOTH, "steps", rl->total_steps);
     run_plan_model(plan, rl->recipe, rl->model, "");
+    run_plan_ranks(plan, rl->recipe, rl->comm);
     run_plan_say(plan, "plan: %lld step%s", (long long)rl->total_steps, plural(rl->total_steps));
     return ST_OK;
 }

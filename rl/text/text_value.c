@@ -45,7 +45,7 @@ static Status check_family(const char *dir, const Model *policy, Arena *arena) {
     return check_tokenizer(dir, policy->dir, arena);
 }
 
-static Status open_own(const Recipe *recipe, const char *which, Model *policy, TextValue *value) {
+static Status open_own(const Recipe *recipe, Comm *comm, const char *which, Model *policy, TextValue *value) {
     Recipe own = *recipe;
     const char *config = path_join(value->arena, which, "adapter_config.json");
     bool base = strcmp(which, "base") == 0, adapter = config && file_exists(config);
@@ -57,7 +57,7 @@ static Status open_own(const Recipe *recipe, const char *which, Model *policy, T
     }
     bool shared = strcmp(own.model_path, recipe->model_path) == 0 && recipe->has_lora && model_can_share_weights(policy);
     return shared ? trained_model_share_weights(&own, policy, &value->model)
-                  : trained_model_open(&own, (Runtime){policy->device, policy->compute}, &value->model);
+                  : trained_model_open_as(&own, (Runtime){policy->device, policy->compute}, &(ModelUse){.comm = comm}, &value->model);
 }
 
 static Status load_head(const TextValue *value, const char *path) {
@@ -74,11 +74,11 @@ static Status open_head(const Recipe *recipe, const char *which, TextValue *valu
     return path && (!value->own || file_exists(path)) ? load_head(value, path) : ST_OK;
 }
 
-static Status open_into(const Recipe *recipe, const char *which, Model *policy, TextValue *value) {
+static Status open_into(const Recipe *recipe, Comm *comm, const char *which, Model *policy, TextValue *value) {
     OptimizerConfig optimizer;
     value->own = strcmp(which, "head") != 0 && !text_ends_with(which, ".safetensors");
     if (value->own)
-        TRY(open_own(recipe, which, policy, value));
+        TRY(open_own(recipe, comm, which, policy, value));
     else
         value->model = policy;
     TRY(open_head(recipe, which, value));
@@ -87,7 +87,7 @@ static Status open_into(const Recipe *recipe, const char *which, Model *policy, 
     return optimizer_init(&optimizer, &value->model->params, value->arena);
 }
 
-Status text_value_open(const Recipe *recipe, const char *which, Model *policy, TextValue **result) {
+Status text_value_open(const Recipe *recipe, Comm *comm, const char *which, Model *policy, TextValue **result) {
     Arena *arena = arena_new(0);
     TextValue *value = *result = arena ? arena_zero(arena, sizeof *value) : NULL;
     if (!value) {
@@ -95,7 +95,7 @@ Status text_value_open(const Recipe *recipe, const char *which, Model *policy, T
         return status_fail(ST_RESOURCE, "out of memory for the values");
     }
     value->arena = arena;
-    Status status = open_into(recipe, which, policy, value);
+    Status status = open_into(recipe, comm, which, policy, value);
     if (status == ST_OK) return ST_OK;
     text_value_free(value);
     *result = NULL;

@@ -23,8 +23,8 @@ typedef struct TextValue {
 /* Opens a value function. `which`: "head": a head on the policy; FILE.safetensors: such a head, initialised from that file; "base": a separate model
  * on model.path, trained with the recipe's lora section; DIR: a separate model, initialised from the model in DIR, or from the adapter in DIR on
  * model.path, with its head if it has one. Other heads start at zero. ST_INPUT: no such file or directory, another family, vocabulary or tokenizer;
- * ST_CONFIG; ST_RESOURCE. */
-Status text_value_open(const Recipe *recipe, const char *which, Model *policy, TextValue **value);
+ * ST_CONFIG; ST_RESOURCE. comm: the ranks that train together, all of which call it; NULL: one process. */
+Status text_value_open(const Recipe *recipe, Comm *comm, const char *which, Model *policy, TextValue **value);
 void text_value_free(TextValue *value); /* NULL is fine */
 /* Lists a separate model's weights and optimiser under separate names. A head on the policy is listed with the policy's parameters. */
 void text_value_list_state(TextValue *value, StateList *states);

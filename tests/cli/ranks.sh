@@ -36,7 +36,7 @@ case $tune in *build/san* | *build/tsan*) openmpi='' mpich='' ;; esac # MPI libr
 launcher=${openmpi:-$mpich}
 
 # Runs on two ranks; rank 1 takes $other instead of $same, and of what is set: the folder AT1, the variable ENV1, the program TUNE1. SIGNAL, for the
-# rank SIGNALLED (1), is sent once the run has saved a step. What both print is in $work/said.
+# rank SIGNALLED (1), is sent once the run has saved a step; with WAKES a SIGCONT so many seconds later. What both print is in $work/said.
 cat >"$work/rank.sh" <<'RANK'
 #!/bin/sh
 rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
@@ -44,7 +44,8 @@ rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
 [ "$rank" = 0 ] || [ -z "${ENV1:-}" ] || export "$ENV1"
 if [ "$rank" = 1 ] && [ -n "${TUNE1:-}" ]; then shift && set -- "$TUNE1" "$@"; fi
 if [ "$rank" = "${SIGNALLED:-1}" ] && [ -n "${SIGNAL:-}" ]; then
-    (for _ in $(seq 3000); do ls run/checkpoints/step-* >/dev/null 2>&1 && kill "-$SIGNAL" $$ && break || sleep 0.01; done) &
+    (for _ in $(seq 3000); do ls run/checkpoints/step-* >/dev/null 2>&1 && kill "-$SIGNAL" $$ && break || sleep 0.01; done
+        [ -z "${WAKES:-}" ] || { sleep "$WAKES" && kill -CONT $$; }) &
 fi
 if [ "$rank" = 1 ]; then exec "$@" $OTHER; else exec "$@" $SAME; fi
 RANK
@@ -136,6 +137,14 @@ verdict "two ranks leave the files of one process" $?
 rm -rf run
 ENV1=OMP_NUM_THREADS=3 sft $long parallel.shard=optimizer && same_run
 verdict "the same with a divided optimiser, and other threads on a rank" $?
+if [ -n "${TEST_LONG:-}" ]; then
+    counted=$(sed -n 's/.*"step": 1,.*"gradients": \([0-9]*\).*"weights": \([0-9]*\).*/\1 \2/p' run/ranks.jsonl | awk '{n += $1 + $2} END {print n}')
+    "$tune" plan $settings lora.rank=4 train.max_steps=2 plan.machine=here plan.machines=2 --json >plan.json && tr -d '\n' <plan.json | sed 's/"shard"/\
+"shard"/g' | sed -n 's/^"shard": "optimizer", "tensor": 1, "sequence": false, "pipeline": 1,.*"bytes": {"gradients": \([0-9]*\).*"weights": \([0-9]*\).*/\1 \2/p' |
+        awk 'NR == 1 {print 2 * ($1 + $2)}' >planned
+    [ -n "$counted" ] && [ "$counted" = "$(cat planned)" ]
+    verdict "the bytes that ranks sent are those of tune plan: $counted" $?
+fi
 for signal in KILL STOP INT; do
     rm -rf run
     SIGNAL=$signal sft $long parallel.timeout=3
@@ -148,6 +157,10 @@ for signal in KILL STOP INT; do
     verdict "SIG$signal for a rank, then --resume" $?
 done
 if [ -n "${TEST_LONG:-}" ]; then
+    rm -rf run
+    SIGNAL=STOP WAKES=4 sft $long parallel.timeout=8 && grep -q 'warning: rank 0 waits for rank 1 (.*), last sign' said && same_run &&
+        { [ -z "$openmpi" ] || said_once 'OMPI_MCA_odls_base_sigkill_timeout=60 in the environment of mpirun'; }
+    verdict "a rank that stops and goes on is named, and no fault" $?
     rm -rf run
     SIGNAL=KILL SIGNALLED=0 sft $long parallel.timeout=3
     [ $? != 0 ] && [ ! -e run/finished.json ] && sft $long --resume && same_run

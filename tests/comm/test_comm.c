@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums and copies between ranks, and what happens if a rank makes another call, fails, stops or dies. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "lib/base/str.h"
 #include "lib/base/system.h"
+#include "lib/comm/host_memory.h"
 #include "tests/support/check.h"
 #include "tests/support/ranks.h"
 
@@ -124,7 +126,7 @@ static float rounded(float value) { /* to bf16 */
 /* Payload of a rank; sent and received by all */
 static void check_counts(Comm *comm, const size_t *first, int n_nodes, size_t size, uint64_t sent_before) {
     const size_t own = first[comm_rank(comm) + 1] - first[comm_rank(comm)], n = first[comm_size(comm)];
-    const uint64_t sum_bytes = comm_reduce(comm) == COMM_MPI ? 0 : (n - own) * size * (comm_reduce(comm) == COMM_RING ? 1 : (size_t)n_nodes);
+    const uint64_t sum_bytes = (n - own) * size * (comm_reduce(comm) == COMM_RING || comm_reduce(comm) == COMM_MPI ? 1 : (size_t)n_nodes);
     const uint64_t gather = comm_reduce(comm) == COMM_RING
                                 ? n - (first[(comm_rank(comm) + 1) % comm_size(comm) + 1] - first[(comm_rank(comm) + 1) % comm_size(comm)])
                                 : (uint64_t)(comm_size(comm) - 1) * own;
@@ -537,6 +539,90 @@ TEST(nothing_hangs) {
     check_ok(ranks_run(3, &run, soak_body, &rounds));
 }
 
+/* ---- memory that the ranks of a machine have once ---- */
+
+enum { TAKEN = 6 };
+static const size_t taken[TAKEN] = {5, 100000, (size_t)65 << 20, 64, (size_t)40 << 20, (size_t)40 << 20};
+
+typedef struct HostCase {
+    bool other;  /* rank 1 takes another size at the end */
+    int failing; /* this rank fails after its last call; -1: none */
+} HostCase;
+
+/* Kilobytes of this process that are of the common file: its own share, or all that it has */
+static long common_kilobytes(const char *key) {
+    FILE *file = fopen("/proc/self/smaps", "r");
+    char line[512];
+    long sum = 0, one;
+    bool common = false;
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
+        if (strstr(line, " rw-s ") || strstr(line, " r--s ") || strstr(line, "-p "))
+            common = strstr(line, "memfd:tune-weights") != NULL;
+        else if (common && strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), ": %ld kB", &one) == 1)
+            sum += one;
+    }
+    fclose(file);
+    return sum;
+}
+
+static Status host_body(Comm *comm, void *data) {
+    const HostCase *test = data;
+    HostMemory *memory;
+    uint8_t *at[TAKEN];
+    const int rank = comm_rank(comm), size = comm_size(comm);
+    size_t bytes = 0;
+    char all[RANKS_MAX];
+    TRY(host_memory_new(comm, &memory));
+    if (!memory) return status_fail(ST_NUMERIC, "no common memory");
+    if (host_memory_fills(memory) != (rank == 0 || rank == (size + 1) / 2)) return status_fail(ST_NUMERIC, "rank %d fills", rank);
+    for (int i = 0; i < TAKEN; i++) {
+        at[i] = host_memory_take(memory, taken[i] + (test->other && rank == 1 && i + 1 == TAKEN ? 100 : 0));
+        if (!at[i]) return ST_RESOURCE;
+        if ((uintptr_t)at[i] % 64) return status_fail(ST_NUMERIC, "not aligned");
+        bytes += taken[i];
+        for (size_t b = 0; host_memory_fills(memory) && b < taken[i]; b += 4096) at[i][b] = (uint8_t)(i + 1 + (rank > 0));
+    }
+    if (rank == test->failing) return status_fail(ST_INPUT, "a weight is not finite");
+    TRY(host_memory_end(memory));
+    for (int i = 0; i < TAKEN; i++)
+        for (size_t b = 0; b < taken[i]; b += 4096)
+            if (at[i][b] != (uint8_t)(i + 1 + (rank >= (size + 1) / 2))) return status_fail(ST_NUMERIC, "piece %d has %d at %zu", i, at[i][b], b);
+    TRY(comm_gather_small(comm, "all have it", "", 1, all));
+    const long whole = common_kilobytes("Rss"), share = common_kilobytes("Pss");
+    TRY(comm_gather_small(comm, "all have looked", "", 1, all));
+    if (whole < (long)(bytes >> 10) || share > (long)(bytes >> 10) * 11 / 20)
+        return status_fail(ST_NUMERIC, "%zu kB: %ld are mapped, a share of %ld", bytes >> 10, whole, share);
+    host_memory_free(memory);
+    return comm_finish(comm);
+}
+
+TEST(ranks_of_a_machine_have_weights_once) {
+#ifdef __linux__
+    RankRun run = {.config.timeout = 60};
+    check_ok(ranks_fork(4, &run, host_body, &(HostCase){.failing = -1}));
+    check_status(ranks_fork(4, &run, host_body, &(HostCase){.failing = -1, .other = true}), ST_RESOURCE);
+    check_contains(run.failures[1].text, "other weights than the first one of its machine");
+    check_status(ranks_fork(4, &run, host_body, &(HostCase){.failing = 0}), ST_INPUT);
+    check_contains(run.failures[1].text, "rank 0 (hostA): a weight is not finite");
+#else
+    skip();
+#endif
+}
+
+/* A rank alone on its machine needs none. */
+static Status alone_body(Comm *comm, void *data) {
+    HostMemory *memory;
+    (void)data;
+    TRY(host_memory_new(comm, &memory));
+    return memory ? status_fail(ST_NUMERIC, "memory in common with nobody") : comm_finish(comm);
+}
+
+TEST(a_rank_alone_has_its_own) {
+    check_ok(ranks_run(2, NULL, alone_body, NULL));
+    check_ok(alone_body(NULL, NULL));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_rank_is_named), /* first: it forks */
@@ -548,6 +634,8 @@ int main(void) {
         cmocka_unit_test(master_is_the_tree),
         cmocka_unit_test(ring_repeats),
         cmocka_unit_test(bf16_is_rounded_once),
+        cmocka_unit_test(ranks_of_a_machine_have_weights_once),
+        cmocka_unit_test(a_rank_alone_has_its_own),
         cmocka_unit_test(delays_change_nothing),
         cmocka_unit_test(bytes_are_the_golden_ones),
         cmocka_unit_test(small_messages_and_groups),

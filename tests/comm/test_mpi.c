@@ -43,7 +43,13 @@ static Status rank_sums(Comm *world, size_t n) {
         float *x = lane_of(rank, n);
         comm_configure(world, &(CommConfig){.reduce = (CommReduce)reduce, .timeout = 10});
         comm_parts(world, n, UNIT, first);
+        const uint64_t sent = comm_count(world, -1, COMM_GRADIENTS).sent, want_sent = (n - (first[rank + 1] - first[rank])) * sizeof *x;
         status = comm_sum(world, &(CommSum){COMM_GRADIENTS, "gradients", n, first, .nodes = &x, .sum = got + first[rank]});
+        if (status == ST_OK) status = comm_finish(world);
+        const uint64_t counted = comm_count(world, -1, COMM_GRADIENTS).sent - sent;
+        if (status == ST_OK && counted != want_sent)
+            status = status_fail(ST_NUMERIC, "reduce %d: %llu bytes counted, expected %llu", reduce, (unsigned long long)counted,
+                                 (unsigned long long)want_sent);
         if (status == ST_OK) status = comm_gather(world, &(CommGather){COMM_GRADIENTS, "sums", got, sizeof *got, first});
         if (status == ST_OK) status = comm_finish(world);
         for (size_t i = 0; i < n && status == ST_OK; i++) {

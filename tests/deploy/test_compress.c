@@ -200,20 +200,21 @@ static void check_int8(const Layer *layer, const char *name, const double *scale
     const double *x = doubles_of(layer, "X_eval"), *want = doubles_of(layer, part(name, "y"));
     const StoredTensor *q = tensor_of(layer->file, part(name, "w_q")), *xq = tensor_of(layer->file, part(name, "x_q"));
     const double *x_scale = doubles_of(layer, part(name, "x_scale"));
-    double scaled[OUT * IN], y[EVAL * OUT] = {0};
+    double scaled[OUT * IN], rounded[OUT * IN], y[EVAL * OUT] = {0};
     Codes codes;
     for (int i = 0; i < OUT * IN; i++) scaled[i] = layer->weight[i] * scales[i % IN];
     check_ok(codes_new(layer->arena, &grid, OUT, IN, &codes));
     codes_round(&grid, scaled, &codes);
     check_close_f64(name, codes.scales, doubles_of(layer, part(name, "w_scale")), OUT, 0, 1e-9);
     for (int i = 0; i < OUT * IN; i++) assert_int_equal(codes.codes[i] - 128, (int8_t)q->data[i]);
+    codes_values(&codes, rounded);
     for (int t = 0; t < EVAL; t++) {
         double row[IN];
         for (int i = 0; i < IN; i++) row[i] = x[t * IN + i] / scales[i];
         round_activations(row, IN, 0);
         for (int i = 0; i < IN; i++) check_close(row[i], x_scale[t] * (int8_t)xq->data[t * IN + i], 1e-9);
         for (int o = 0; o < OUT; o++)
-            for (int i = 0; i < IN; i++) y[t * OUT + o] += row[i] * codes_get(&codes, o, i);
+            for (int i = 0; i < IN; i++) y[t * OUT + o] += row[i] * rounded[o * IN + i];
     }
     check_close_f64(name, y, want, COUNT_OF(y), 1e-9, 1e-9);
 }
@@ -538,43 +539,56 @@ TEST(whole_models) {
 }
 
 /* What is read from a directory of any number of bits is what was rounded. */
+static void check_written(const char *base, const char *format, int bits, bool symmetric) {
+    const char *dir = temp_file(test_folder, "bits");
+    const ModelOptions options = {.device = device_reference(), .compute = DT_F64, .dequantize = true};
+    const bool gptq = strcmp(format, "gptq") == 0;
+    const Grid grid = {.kind = symmetric ? GRID_SYMMETRIC : GRID_ASYMMETRIC, .bits = bits, .group = 16, .scales = gptq ? DT_F16 : DT_F64};
+    const PtqConfig config = {.model = base,
+                              .output = dir,
+                              .force = true,
+                              .method = "rtn",
+                              .format = format,
+                              .bits = bits,
+                              .group = 16,
+                              .symmetric = symmetric,
+                              .runtime = {device_reference(), DT_F64}};
+    Model *original, *written;
+    PtqReport *report;
+    check_ok(ptq_run(&config, &report));
+    ptq_free(report);
+    check_ok(model_load(base, &options, &original));
+    check_ok(model_load(dir, &options, &written));
+    for (size_t i = 0; i < original->n_linears; i++) {
+        const int64_t out = original->linears[i]->out, in = original->linears[i]->in;
+        Arena *arena = arena_new(0);
+        double *weight = arena_alloc(arena, (size_t)(out * in) * sizeof *weight), *got = arena_alloc(arena, (size_t)(out * in) * sizeof *got);
+        Codes codes;
+        tensor_read(original->linears[i]->weight, weight);
+        tensor_read(written->linears[i]->weight, got);
+        check_ok(codes_new(arena, &grid, out, in, &codes));
+        codes_round(&grid, weight, &codes);
+        codes_values(&codes, weight);
+        check_close_f64(original->linears[i]->path, got, weight, (size_t)(out * in), 0, 1e-6);
+        arena_free(arena);
+    }
+    model_free(written);
+    model_free(original);
+}
+
+#define SMALL                                                                                                         \
+    "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 40, \"hidden_size\": 64," \
+    " \"intermediate_size\": 160, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"  \
+    " \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": true}"
+
 TEST(written_bits) {
     static const int bits[] = {2, 3, 4, 8};
-    char base[512];
-    if (!shared_path("golden/models/llama", base, sizeof base)) skip();
-    for (size_t k = 0; k < COUNT_OF(bits); k++) {
-        const char *dir = temp_file(test_folder, "bits");
-        const ModelOptions options = {.device = device_reference(), .compute = DT_F64, .dequantize = true};
-        const Grid grid = {.kind = k % 2 ? GRID_ASYMMETRIC : GRID_SYMMETRIC, .bits = bits[k], .group = 16, .scales = DT_F64};
-        const PtqConfig config = {.model = base,
-                                  .output = dir,
-                                  .force = true,
-                                  .method = "rtn",
-                                  .bits = bits[k],
-                                  .group = 16,
-                                  .symmetric = k % 2 == 0,
-                                  .runtime = {device_reference(), DT_F64}};
-        Model *original, *written;
-        PtqReport *report;
-        check_ok(ptq_run(&config, &report));
-        ptq_free(report);
-        check_ok(model_load(base, &options, &original));
-        check_ok(model_load(dir, &options, &written));
-        for (size_t i = 0; i < original->n_linears; i++) {
-            const int64_t out = original->linears[i]->out, in = original->linears[i]->in;
-            Arena *arena = arena_new(0);
-            double *weight = arena_alloc(arena, (size_t)(out * in) * sizeof *weight), *got = arena_alloc(arena, (size_t)(out * in) * sizeof *got);
-            Codes codes;
-            tensor_read(original->linears[i]->weight, weight);
-            tensor_read(written->linears[i]->weight, got);
-            check_ok(codes_new(arena, &grid, out, in, &codes));
-            codes_round(&grid, weight, &codes);
-            codes_values(&codes, weight);
-            check_close_f64(original->linears[i]->path, got, weight, (size_t)(out * in), 0, 1e-6);
-            arena_free(arena);
-        }
-        model_free(written);
-        model_free(original);
+    char base[600];
+    snprintf(base, sizeof base, "%s", temp_file(test_folder, "small"));
+    check_ok(model_write_random(base, SMALL, DT_F32, 3, 0.05));
+    for (size_t k = 0; k < 2 * COUNT_OF(bits); k++) {
+        check_written(base, "ct", bits[k / 2], k % 2);
+        check_written(base, "gptq", bits[k / 2], k % 2);
     }
 }
 

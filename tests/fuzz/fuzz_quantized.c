@@ -23,7 +23,7 @@ static void read_ends(const StoredTensor *tensor) {
     float value;
     stored_get(tensor, 0);
     stored_get(tensor, tensor->count - 1);
-    if (tensor->pack && !refused(tensor->pack(tensor->parts, arena, &packing))) {
+    if (tensor->pack && !refused(tensor->pack(tensor->parts, &(CodeRoom){.arena = arena}, &packing))) {
         packing->read(packing, 0, 1, &value);
         packing->read(packing, tensor->count - 1, 1, &value);
         const int64_t n = packing->matrices ? tensor->shape[0] : 0;

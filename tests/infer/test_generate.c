@@ -310,7 +310,6 @@ TEST(a_row_alone_is_a_row_among_others) {
     free_results(all);
 }
 
-/* Widths that fill several of the products' tiles, in both types. */
 /* Calls of all sizes in turn, one that is ended in between, on what the one before has left. */
 TEST(memory_of_the_call_before_changes_nothing) {
     static const struct {
@@ -336,6 +335,7 @@ TEST(memory_of_the_call_before_changes_nothing) {
     generate_memory_free(memory);
 }
 
+/* Widths that fill several of the products' tiles, in both types. */
 TEST(batches_of_1_to_64_give_the_same_bits) {
     if (batch_tolerance() > 0) skip(); /* another way for other numbers of rows: bits, and now and then a token, may differ */
     static const char config_text[] =

@@ -51,16 +51,17 @@ chmod +x "$work/bin/ssh"
 export PATH="$work/bin:$PATH" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # A run of one process, and what runs on two hosts are compared with
-tune=$build/tune recipes=$PWD/recipes
-cd "$work" || exit 1
-awk -v kind=train -f "$recipes/demo/make_rows.awk" "$recipes/demo/words.txt" | head -n 30 >rows.jsonl
-"$tune" init "$recipes/demo/model" -o model --quiet || exit 1
-run='sft model.path=model data.train=rows.jsonl lora.rank=4 lora.alpha=8 train.batch_size=4 train.gradient_accumulation_steps=2 train.learning_rate=0.01
-    train.max_steps=300 train.save_every=5 parallel.lanes=8 parallel.timeout=3'
-run=$(echo $run)
+tune=$build/tune
+awk -v kind=train -f recipes/demo/make_rows.awk recipes/demo/words.txt | head -n 30 >"$work/rows.jsonl"
+"$tune" init recipes/demo/model -o "$work/model" --quiet || exit 1
+run="sft model.path=$work/model data.train=$work/rows.jsonl lora.rank=4 lora.alpha=8 train.batch_size=4 train.gradient_accumulation_steps=2"
+run="$run train.learning_rate=0.01 train.max_steps=300 train.save_every=5 parallel.lanes=8 parallel.timeout=3"
 facts() { sed 's/"seconds": *[^,}]*//; s/"tokens_per_second": *[^,}]*//' "$1/metrics.jsonl"; }
-same_run() { facts alone >alone.facts && facts "$1" | cmp - alone.facts && cmp alone/adapter/adapter_model.safetensors "$1/adapter/adapter_model.safetensors"; }
-"$tune" $run --quiet output=alone || exit 1
+same_run() {
+    facts "$work/alone" >"$work/alone.facts" && facts "$1" | cmp - "$work/alone.facts" &&
+        cmp "$work/alone/adapter/adapter_model.safetensors" "$1/adapter/adapter_model.safetensors"
+}
+"$tune" $run --quiet output="$work/alone" || exit 1
 
 on_a() { timeout -s KILL 60 ip netns exec $a unshare --uts sh -c "hostname hostA; $*"; }
 verdict() { # NAME CODE: 0 is good
@@ -86,17 +87,17 @@ try() { # LIBRARY LAUNCHER...
     await_cable
     [ $code != 0 ] && grep -q 'error: rank [01] (host[AB]) has given no sign for' "$work/said"
     verdict "$library: a cut cable" $?
-    on_a "$* $tune $run output=$library" >"$work/said" 2>&1 && grep -q '^2 ranks on 2 hosts (hostA 1, hostB 1)' "$work/said" && same_run "$library"
+    on_a "$* $tune $run output=$work/$library" >"$work/said" 2>&1 && grep -q '^2 ranks on 2 hosts (hostA 1, hostB 1)' "$work/said" && same_run "$work/$library"
     verdict "$library: the files of one process" $?
-    rm -rf "$library"
-    { for _ in $(seq 500); do ls "$library"/checkpoints/step-* >/dev/null 2>&1 && break || sleep 0.1; done; ip -n $a link set ${cable}a down; } &
-    on_a "$* $tune $run output=$library" >"$work/said" 2>&1
+    rm -rf "$work/$library"
+    { for _ in $(seq 500); do ls "$work/$library"/checkpoints/step-* >/dev/null 2>&1 && break || sleep 0.1; done; ip -n $a link set ${cable}a down; } &
+    on_a "$* $tune $run output=$work/$library" >"$work/said" 2>&1
     code=$?
     wait
     ip -n $a link set ${cable}a up
     await_cable
-    [ $code != 0 ] && grep -q 'error: rank [01] (host[AB]) has given no sign for' "$work/said" && [ ! -e "$library/finished.json" ] &&
-        on_a "$* $tune $run output=$library --resume" >"$work/said" 2>&1 && same_run "$library"
+    [ $code != 0 ] && grep -q 'error: rank [01] (host[AB]) has given no sign for' "$work/said" && [ ! -e "$work/$library/finished.json" ] &&
+        on_a "$* $tune $run output=$work/$library --resume" >"$work/said" 2>&1 && same_run "$work/$library"
     verdict "$library: a cut cable, then --resume" $?
 }
 net=10.99.0.0/24

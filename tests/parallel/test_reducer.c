@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients and weights of ranks: the same bits as in one process, and exactly the bytes that formulas give. */
+#include "lib/base/system.h"
 #include "lib/parallel/reducer.h"
 #include "tests/support/check.h"
 #include "tests/support/ranks.h"
@@ -265,6 +266,90 @@ static Status lent_body(Comm *comm, void *data) {
 
 TEST(lent_gradients_are_given_back) { check_ok(ranks_run(2, NULL, lent_body, NULL)); }
 
+/* ---- gradients that leave while the backward pass goes on ---- */
+
+enum { EARLY = 4 };
+
+/* After the pass has reached one bucket, polls alone bring it to its owner and its sum to all. */
+static Status early_body(Comm *comm, void *data) {
+    (void)data;
+    const int64_t count = 2 * UNIT, lanes[] = {0, 1, 2};
+    const uint64_t bytes = (uint64_t)count * sizeof(float);
+    Arena *arena = arena_new(0);
+    Params params = {0};
+    LaneSums sums = {0};
+    Reducer *reducer;
+    for (int k = 0; k < EARLY; k++)
+        TRY(params_train(params_add(&params, arena_printf(arena, "w%d", k), tensor_new(arena, device_cpu(), DT_F32, 1, &count), PARAM_BASE), arena));
+    TRY(lane_sums_init(&sums, &params, 0, arena));
+    const ReducerConfig config = {.comm = comm, .params = &params, .sums = &sums, .most_nodes = 1, .first_bucket = bytes, .bucket = bytes};
+    TRY(reducer_new(&config, arena, &reducer));
+    const TapeWatch *watch = reducer_watch(reducer);
+    reducer_begin(reducer, &(ReducerRound){lanes, comm_rank(comm), true});
+    for (size_t k = params.n; k-- > 0;) {
+        Tensor *grad = params.items[k].tensor->grad;
+        tensor_device(grad)->fill(grad, (double)(k + 1));
+        grad->blank = false;
+        watch->ready(watch->context, NULL, params.items[k].tensor);
+        CommCount moved = {0};
+        for (double end = clock_seconds() + 20; k + 1 == params.n && moved.sent + moved.received < 2 * bytes && clock_seconds() < end;) {
+            watch->poll(watch->context);
+            moved = comm_count(comm, -1, COMM_GRADIENTS);
+        }
+        if (k + 1 == params.n && (moved.sent != bytes || moved.received != bytes))
+            return status_fail(ST_NUMERIC, "in the pass %llu bytes left and %llu came", (unsigned long long)moved.sent,
+                               (unsigned long long)moved.received);
+    }
+    TRY(reducer_finish(reducer));
+    const BucketCount buckets = reducer_count(reducer);
+    if (buckets.left != EARLY || buckets.early != EARLY)
+        return status_fail(ST_NUMERIC, "%lld buckets, %lld of them early", (long long)buckets.left, (long long)buckets.early);
+    for (size_t k = 0; k < params.n; k++)
+        if (tensor_get(params.items[k].tensor->grad, count - 1) != 2.0 * (double)(k + 1)) return status_fail(ST_NUMERIC, "gradient %zu", k);
+    params_release(&params);
+    TRY(comm_finish(comm));
+    arena_free(arena);
+    return ST_OK;
+}
+
+TEST(buckets_leave_during_the_backward_pass) { check_ok(ranks_run(2, NULL, early_body, NULL)); }
+
+/* ---- gradients that travel as bf16 ---- */
+
+/* A lane's gradient on each rank is 1 + the lane's part, of which bf16 has nothing. */
+static Status bf16_body(Comm *comm, void *data) {
+    (void)data;
+    const int64_t count = 3 * UNIT + 5;
+    const int rank = comm_rank(comm), size = comm_size(comm);
+    int64_t lanes[RANKS_MAX + 1];
+    Arena *arena = arena_new(0);
+    Params params = {0};
+    LaneSums sums = {0};
+    Reducer *reducer;
+    for (int r = 0; r <= size; r++) lanes[r] = r;
+    TRY(params_train(params_add(&params, "w", tensor_new(arena, device_cpu(), DT_F32, 1, &count), PARAM_BASE), arena));
+    TRY(lane_sums_init(&sums, &params, 0, arena));
+    TRY(reducer_new(
+        &(ReducerConfig){.comm = comm, .params = &params, .sums = &sums, .most_nodes = 1, .bf16 = true, .first_bucket = UNIT, .bucket = UNIT}, arena,
+        &reducer));
+    reducer_begin(reducer, &(ReducerRound){lanes, rank, true});
+    Tensor *grad = params.items[0].tensor->grad;
+    tensor_device(grad)->fill(grad, 1 + 0x1p-12);
+    grad->blank = false;
+    TRY(reducer_finish(reducer));
+    for (int64_t i = 0; i < count; i++)
+        if (tensor_get(grad, i) != size) return status_fail(ST_NUMERIC, "element %lld: %a", (long long)i, tensor_get(grad, i));
+    const Shards *shards = reducer_shards(reducer);
+    const int64_t own = shards->begin[rank + 1] - shards->begin[rank];
+    TRY(check_count("gradients", comm_count(comm, -1, COMM_GRADIENTS).sent, (count - own) * 2 + (size - 1) * own * 4));
+    params_release(&params);
+    TRY(comm_finish(comm));
+    arena_free(arena);
+    return ST_OK;
+}
+
+TEST(bf16_halves_the_bytes_to_owners) { check_ok(ranks_run(3, NULL, bf16_body, NULL)); }
+
 /* One tensor of a million elements on four ranks. */
 TEST(shards_are_units) {
     static const int64_t parts[] = {262144, 245760, 262144, 229952};
@@ -283,10 +368,9 @@ TEST(shards_are_units) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_sum_as_one_process),
-        cmocka_unit_test(bytes_are_those_of_formulas),
-        cmocka_unit_test(lent_gradients_are_given_back),
-        cmocka_unit_test(shards_are_units),
+        cmocka_unit_test(ranks_sum_as_one_process),        cmocka_unit_test(bytes_are_those_of_formulas),
+        cmocka_unit_test(lent_gradients_are_given_back),   cmocka_unit_test(buckets_leave_during_the_backward_pass),
+        cmocka_unit_test(bf16_halves_the_bytes_to_owners), cmocka_unit_test(shards_are_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,6 +219,26 @@ TEST(sizes_that_do_not_divide) {
     arena_free(arena);
 }
 
+/* Two ranks on one processor have frozen weights once; on a GPU each has its own. */
+TEST(frozen_weights_are_planned_once) {
+    Arena *arena = arena_new(0);
+    PlanTask task = task_of("epyc-9654", 1, 1, 16);
+    const PlanLayout two = {.data = 2, .tensor = 1, .pipeline = 1, .chunks = 1, .schedule = PIPE_1F1B};
+    task.ranks = 2;
+    const PlanLayout plain = layout_of(&task, arena, two);
+    task.machine.memory = 2 * plain.peak_bytes - plain.memory.frozen;
+    assert_false(layout_of(&task, arena, two).fits);
+    task.run.share_frozen = true;
+    assert_true(layout_of(&task, arena, two).fits);
+    check_close(layout_of(&task, arena, two).peak_bytes, plain.peak_bytes, 0);
+    task.machine.memory *= 0.999;
+    assert_false(layout_of(&task, arena, two).fits);
+    task.machine.memory /= 0.999;
+    task.machine.gpu = true;
+    assert_false(layout_of(&task, arena, two).fits);
+    arena_free(arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_follows_the_formulas),
@@ -228,6 +248,7 @@ int main(void) {
         cmocka_unit_test(the_search_finds_the_fastest),
         cmocka_unit_test(a_slow_link_changes_the_choice),
         cmocka_unit_test(what_fits_nowhere),
+        cmocka_unit_test(frozen_weights_are_planned_once),
         cmocka_unit_test(sizes_that_do_not_divide),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

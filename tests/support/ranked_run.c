@@ -37,6 +37,7 @@ static Status run_on_rank(Comm *comm, void *data) {
     const bool last = comm_rank(comm) == comm_size(comm) - 1;
     TrainResult result;
     omp_set_num_threads(1);
+    TRY(cpu_configure(ranked->gemm, NULL));
     if (ranked->file_limit > 0 && comm_rank(comm) == 0) {
         const struct rlimit limit = {(rlim_t)ranked->file_limit, (rlim_t)ranked->file_limit};
         signal(SIGXFSZ, SIG_IGN);
@@ -77,21 +78,23 @@ void check_same_run(const char *a, const char *b, const char *result, const char
     check_same_metrics(a, b);
 }
 
-double bytes_sent(const char *name, int64_t step, int rank, const char *kind) {
+double rank_noted(const char *name, int64_t step, int rank, const char *map, const char *key) {
     Lines lines;
     Slice line;
-    double bytes = -1;
+    double number = -1;
     check_ok(lines_open(&lines, temp_file(temp_file(test_folder, name), "ranks.jsonl")));
     while (lines_next(&lines, &line)) {
         json_t *json = json_loadb(line.data, line.len, 0, NULL);
         assert_non_null(json);
         if (json_integer_value(json_object_get(json, "step")) == step && json_integer_value(json_object_get(json, "rank")) == rank) {
             assert_true(json_is_number(json_object_get(json_object_get(json, "seconds"), "backward")));
-            bytes = json_number_value(json_object_get(json_object_get(json, "bytes"), kind));
+            number = json_number_value(json_object_get(map ? json_object_get(json, map) : json, key));
         }
         json_decref(json);
     }
     lines_close(&lines);
-    if (bytes < 0) fail_msg("%s: no record of step %lld, rank %d", name, (long long)step, rank);
-    return bytes;
+    if (number < 0) fail_msg("%s: no record of step %lld, rank %d", name, (long long)step, rank);
+    return number;
 }
+
+double bytes_sent(const char *name, int64_t step, int rank, const char *kind) { return rank_noted(name, step, rank, "bytes", kind); }

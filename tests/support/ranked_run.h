@@ -22,6 +22,7 @@ typedef struct RankedRun {
     const char *folder; /* the last rank works in this folder, and `name` is a path from there; NULL: as the others */
     int killed, at;     /* at > 0: rank `killed` is killed at its message number `at`; the others wait 2 s for it */
     int64_t file_limit; /* of rank 0, in bytes, as on a full disk; 0: none */
+    const char *gemm;   /* the library for products; NULL: the usual one */
 } RankedRun;
 /* Runs the demo's model on so many ranks, each with one thread, and fails the test unless it ends with this status. */
 void run_on(int ranks, const RankedRun *ranked, Status wanted);
@@ -30,5 +31,7 @@ void check_same_run(const char *a, const char *b, const char *result, const char
 void check_same_metrics(const char *a, const char *b);
 /* What a rank sent in a step of a run, by ranks.jsonl; fails the test if the file has no such line. 0: nothing of this kind. */
 double bytes_sent(const char *name, int64_t step, int rank, const char *kind);
+/* Another number of that line. map: the object with the key; NULL: the line itself */
+double rank_noted(const char *name, int64_t step, int rank, const char *map, const char *key);
 
 #endif

@@ -21,7 +21,7 @@ typedef struct Kept {
 } Kept;
 
 /* What a test body gets. Everything it draws is the same in every run, so `hash` of all results must be, too, for any number of threads. The slow
- * reference is asked once only: with more than one thread `plain` is the fast device as well. */
+ * reference, which has no threads, is asked once only: with more than one thread, and with ONE_SET, `plain` is the fast device as well. */
 typedef struct Run {
     Arena *arena;
     const Device *fast, *plain;
@@ -38,7 +38,7 @@ static void everywhere(void (*body)(Run *)) {
         if ((ONE_SET && i != most) || cpu_configure(NULL, isas[i]) != ST_OK) continue;
         uint64_t first = 0;
         for (int n = 1; n <= 3; n += ALL_OR_FEW(1, 2)) {
-            Run run = {arena_new(0), device_cpu(), n == 1 ? device_reference() : device_cpu(), 0, 14695981039346656037u, &kept, 0};
+            Run run = {arena_new(0), device_cpu(), n == 1 && !ONE_SET ? device_reference() : device_cpu(), 0, 14695981039346656037u, &kept, 0};
             omp_set_num_threads(n);
             body(&run);
             if (n == 1) first = run.hash;
@@ -91,8 +91,8 @@ static void kernels_compare(Run *run, const char *what, const Tensor *got, const
     tensor_read(want, values + count);
     double relative = got->dtype == DT_BF16 ? tolerance + 1.0 / 128 : tolerance;
     check_close_f64(what, values, values + count, count, tolerance, relative);
-    const uint8_t *bytes = got->elements;
-    for (size_t i = 0; i < tensor_bytes(got); i++) run->hash = (run->hash ^ bytes[i]) * 1099511628211u;
+    const uint16_t *words = got->elements; /* every dtype has so many bytes or a multiple of them */
+    for (size_t i = 0, n = tensor_bytes(got) / sizeof *words; i < n; i++) run->hash = (run->hash ^ words[i]) * 1099511628211u;
 }
 
 static void same_bits(const char *what, const Tensor *got, int64_t got_row, const Tensor *want, int64_t want_row, int64_t n_rows) {
@@ -116,7 +116,11 @@ typedef struct Case {
 
 static void each_case(Run *run, void (*body)(Run *, Case)) {
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
-        for (size_t m = 0; m < COUNT_OF(mixes); m++) body(run, (Case){shapes[s].rows, shapes[s].width, mixes[m].in, mixes[m].out});
+        for (size_t m = 0; m < COUNT_OF(mixes); m++) {
+            ArenaMark mark = arena_mark(run->arena);
+            body(run, (Case){shapes[s].rows, shapes[s].width, mixes[m].in, mixes[m].out});
+            arena_rewind(run->arena, mark); /* memory that was used before need not be cleared by the system */
+        }
 }
 
 static void elementwise_case(Run *run, Case c) {
@@ -220,6 +224,7 @@ static void activation_case(Run *run, Case c) {
     Tensor *x = drawn(run, c.in, c.rows, c.width, 6), *up = drawn(run, c.in, c.rows, c.width, 2), *dy = drawn(run, c.out, c.rows, c.width, 1);
     for (int kind = ACT_SILU; kind <= ACT_TANH; kind++)
         for (int gated = 0; gated < 2; gated++) {
+            ArenaMark mark = arena_mark(run->arena);
             Tensor *got = fresh(run, c.out, c.rows, c.width), *want = twin(run, got), *dx = twin(run, got), *dx_want = twin(run, got),
                    *dup = twin(run, got), *dup_want = twin(run, got), *again = twin(run, got);
             Tensor *factor = gated ? up : NULL;
@@ -234,6 +239,7 @@ static void activation_case(Run *run, Case c) {
             assert_memory_equal(again->elements, got->elements, tensor_bytes(got));
             kernels_compare(run, "activation's dx", dx, dx_want, 2e-6);
             if (gated) kernels_compare(run, "activation's dup", dup, dup_want, 2e-6);
+            arena_rewind(run->arena, mark);
         }
 }
 
@@ -497,7 +503,11 @@ static void attention_case(Run *run, const AttentionCase *c, DType dtype) {
 
 static void attention_body(Run *run) {
     for (size_t i = 0; i < COUNT_OF(attention_cases); i++)
-        for (int b = 0; b < 2; b++) attention_case(run, &attention_cases[i], b ? DT_BF16 : DT_F32);
+        for (int b = 0; b < 2; b++) {
+            ArenaMark mark = arena_mark(run->arena);
+            attention_case(run, &attention_cases[i], b ? DT_BF16 : DT_F32);
+            arena_rewind(run->arena, mark);
+        }
 }
 
 TEST(attention_kernels) { (void)state, everywhere(attention_body); }
@@ -642,8 +652,11 @@ static void same_bits_body(Run *run) {
         for (int64_t window = ALL_OR_FEW(0, 50); window <= 50; window += 50) {
             DType dtype = b ? DT_BF16 : DT_F32;
             parents_case(run, dtype, window);
-            for (size_t i = ALL_OR_FEW(0, b); i < COUNT_OF(cases); i += ALL_OR_FEW(1, 2))
+            for (size_t i = ALL_OR_FEW(0, b); i < COUNT_OF(cases); i += ALL_OR_FEW(1, 2)) {
+                ArenaMark mark = arena_mark(run->arena);
                 cache_case(run, dtype, window, cases[i].softcap, cases[i].page_size, cases[i].n_heads, cases[i].n_kv_heads, cases[i].head_dim);
+                arena_rewind(run->arena, mark);
+            }
         }
 }
 

@@ -307,7 +307,7 @@ static Status train_by(MemoryRun *run) {
     settings[n++] = arena_printf(arena, "model.compute=%s", run->compute);
     settings[n++] = arena_printf(arena, "output=%s/run", run->folder);
     settings[n++] = arena_printf(arena, "data.train=%s/%s.jsonl", run->folder, run->rows);
-    settings[n++] = run->rising ? "train.max_steps=4" : "train.max_steps=2";
+    settings[n++] = run->rising ? "train.max_steps=4" : run->eval ? "train.max_steps=1" : "train.max_steps=2";
     if (run->rising) settings[n++] = "data.shuffle=false";
     settings[n++] = arena_printf(arena, "train.checkpointing=%s", run->checkpointing);
     settings[n++] = run->lora ? "lora.rank=8" : "train.learning_rate=1e-4";
@@ -586,7 +586,7 @@ TEST(batches_that_grow_take_what_is_planned) {
     bool fine = true;
     temp_dir_make(folder, sizeof folder);
     assert_true(in_own_process(write_model, folder));
-    write_rows(folder, "-rising", 4 * ROW_TOKENS, true);
+    write_rows(folder, "-rising", 2 * ROW_TOKENS, true);
     for (size_t k = 0; k < COUNT_OF(kinds); k++)
         for (size_t variant = 0; variant < 3; variant++) {
             if (!long_tests() && variant != (k + 1) % COUNT_OF(kinds)) continue;

@@ -81,6 +81,40 @@ TEST(runs_move_the_bytes_of_formulas) {
     }
 }
 
+/* Gradients that leave after the backward pass have the same sums. */
+TEST(overlap_does_not_matter) {
+    static char lines[2048];
+    static const char *const names[] = {"full-3-late-none", "full-3-late-gradients"};
+    snprintf(lines, sizeof lines, FULL, seven_rows());
+    for (int i = 0; i < 2; i++) {
+        char more[64];
+        snprintf(more, sizeof more, "parallel.shard=%s\nparallel.overlap=off", shards[2 * i]);
+        run_on(3, &(RankedRun){sft_run, names[i], lines, more, .resume = false}, ST_OK);
+        for (int rank = 0; rank < 3; rank++) {
+            assert_true(rank_noted(names[i], 1, rank, NULL, "buckets") > 0);
+            assert_true(rank_noted(names[i], 1, rank, NULL, "buckets_in_backward") == 0);
+        }
+    }
+    check_same_file(test_folder, "full-1-none", names[0], "model/model.safetensors");
+    check_same_file(test_folder, "full-1-gradients", names[1], "model/model.safetensors");
+}
+
+/* Each rank rounds the sum of its lanes: half the bytes to owners, and other bits, the same each time. */
+TEST(bf16_is_told_and_moves_half) {
+    static char lines[2048];
+    const double n = 4.0 * (258 * 64 + 4 * (4 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 64);
+    snprintf(lines, sizeof lines, FULL, seven_rows());
+    run_on(2, &(RankedRun){sft_run, "full-bf16", lines, "parallel.reduce_dtype=bf16", .resume = false}, ST_OK);
+    run_on(2, &(RankedRun){sft_run, "full-bf16-again", lines, "parallel.reduce_dtype=bf16", .resume = false}, ST_OK);
+    check_same_file(test_folder, "full-bf16", "full-bf16-again", "model/model.safetensors");
+    const double moved = bytes_sent("full-bf16", 1, 0, "gradients") + bytes_sent("full-bf16", 1, 1, "gradients");
+    if (moved != 1.5 * n) fail_msg("%.0f bytes of gradients, %.0f n", moved, moved / n);
+    Str log = {0};
+    check_ok(file_read(temp_file(temp_file(test_folder, "full-bf16"), "log.txt"), 1 << 20, &log));
+    check_contains(str_text(&log), "gradients travel as bf16");
+    str_release(&log);
+}
+
 /* Tied and untied heads, biases, grouped keys, experts, latent attention */
 TEST(families_on_ranks_are_those_of_one_process) {
     static const char *const families[] = {"qwen2", "gpt2",    "llama",   "gemma3", "gemma2",    "mixtral",     "olmo2",
@@ -88,7 +122,7 @@ TEST(families_on_ranks_are_those_of_one_process) {
     static const char *const kinds[] = {"lora.rank=2", "train.learning_rate=1e-3\nparallel.shard=gradients"};
     static char lines[2048];
     char path[512], key[64], one[64], three[64];
-    for (size_t f = 0; f < (long_tests() ? COUNT_OF(families) : 2); f++)
+    for (size_t f = 0; f < (long_tests() ? COUNT_OF(families) : ALL_OR_FEW(2, 1)); f++)
         for (size_t k = 0; k < COUNT_OF(kinds); k++) {
             if (!long_tests() && k != f % 2) continue;
             snprintf(key, sizeof key, "golden/models/%s", families[f]);
@@ -152,18 +186,61 @@ TEST(memory_falls_with_what_is_divided) {
              test_folder, temp_text(test_folder, "ids.jsonl", "{\"input_ids\": [5, 6, 7, 8]}\n{\"input_ids\": [9, 6, 4]}\n"));
     for (size_t s = 0; s < COUNT_OF(shards); s++) {
         char more[64], name[32];
-        snprintf(more, sizeof more, "parallel.shard=%s", shards[s]);
+        /* A checkpoint takes no memory: rank 0 gets the others' states piece by piece. */
+        snprintf(more, sizeof more, "parallel.shard=%s\ntrain.save_last=%s", shards[s], s == 1 ? "true" : "false");
         snprintf(name, sizeof name, "wide-%s", shards[s]);
         run_on(2, &(RankedRun){sft_run, name, lines, more, .resume = false}, ST_OK);
         peak[s] = told(name, "finished.json", NULL, "peak_rss_bytes");
         const double planned = told(name, "started.json", "memory", "total");
         if (peak[s] > 1.05 * planned || peak[s] < 0.85 * planned) fail_msg("%s: planned %.0f, took %.0f", shards[s], planned, peak[s]);
+        for (int rank = 0; rank < 2; rank++) { /* of 52 buckets at least those of the last eight layers */
+            const double buckets = rank_noted(name, 1, rank, NULL, "buckets"), early = rank_noted(name, 1, rank, NULL, "buckets_in_backward");
+            if (buckets < 40 || early < 32) fail_msg("%s: %.0f of %.0f buckets left during the backward pass", name, early, buckets);
+        }
     }
     /* Half of two states; then half of the gradients, without the layer that is computed and the bucket that is filled */
     if (peak[0] - peak[1] < 0.9 * weights) fail_msg("the optimiser's states: %.0f, then %.0f", peak[0], peak[1]);
     if (peak[1] - peak[2] < 0.25 * weights) fail_msg("the gradients: %.0f, then %.0f", peak[1], peak[2]);
     check_same_file(test_folder, "wide-none", "wide-optimizer", "model/model.safetensors");
     check_same_file(test_folder, "wide-none", "wide-gradients", "model/model.safetensors");
+}
+
+/* ---- frozen weights ---- */
+
+/* Ranks 0 and 1 of three are on one machine: what is converted for products is there once. Statistics of codes add to `bytes`. */
+static void compare_shared(const char *name, const char *settings, const char *more, const char *gemm, double bytes) {
+    char one[32], three[32];
+    snprintf(one, sizeof one, "%s-1", name);
+    snprintf(three, sizeof three, "%s-3", name);
+    run_on(1, &(RankedRun){sft_run, one, settings, more, .gemm = gemm}, ST_OK);
+    run_on(3, &(RankedRun){sft_run, three, settings, more, .gemm = gemm}, ST_OK);
+    check_same_file(test_folder, one, three, "adapter/adapter_model.safetensors");
+    const double shared = told(three, "started.json", "memory", "shared"), whole = told(three, "started.json", "memory", "total");
+    if (shared < bytes || shared > 1.4 * bytes) fail_msg("%s: %.0f bytes are shared, expected %.0f", name, shared, bytes);
+#ifndef SANITIZED
+    const double peak = told(three, "finished.json", NULL, "peak_rss_bytes");
+    if (bytes > 1e7 && (peak > 1.05 * whole || peak < 0.85 * whole)) fail_msg("%s: planned %.0f, took %.0f", name, whole, peak);
+#endif
+}
+
+TEST(frozen_weights_are_there_once) {
+    static char lines[2048];
+    const double n = 4 * (4 * 64.0 * 64 + 3 * 64 * 176); /* of the demo's linear layers */
+    char more[512];
+    snprintf(lines, sizeof lines, SEVEN "lora.rank=4\nparallel.lanes=8", seven_rows());
+    compare_shared("codes", lines, "model.quantize=nf4", NULL, n / 2);
+    snprintf(more, sizeof more, "model.path=%s/wide\nmodel.quantize=int8\nmodel.dequantize=true\ndata.train=%s", test_folder,
+             temp_text(test_folder, "ids.jsonl", "{\"input_ids\": [5, 6, 7, 8]}\n{\"input_ids\": [9, 6, 4]}\n"));
+    wide_model(temp_file(test_folder, "wide"));
+    compare_shared("values", lines, more, NULL, 12 * (4 * 256.0 * 256 + 3 * 256 * 1024) * 4);
+    check_ok(model_write_random(temp_file(test_folder, "half"),
+                                "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": 64, \"head_dim\": 16, "
+                                "\"intermediate_size\": 176, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"num_hidden_layers\": 4, "
+                                "\"vocab_size\": 258, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, "
+                                "\"hidden_act\": \"silu\", \"max_position_embeddings\": 256, \"initializer_range\": 0.02}",
+                                DT_BF16, 1, 0.02));
+    snprintf(more, sizeof more, "model.path=%s/half\ndata.train=%s/ids.jsonl", test_folder, test_folder);
+    compare_shared("plain", lines, more, "openblas", 4 * (n + 258 * 64));
 }
 
 /* ---- ends and beginnings ---- */
@@ -207,7 +284,7 @@ TEST(a_killed_rank_ends_all) {
     static const char more[] = "parallel.shard=optimizer\ntrain.save_every=1\ntrain.keep_checkpoints=9";
     static char lines[2048];
     snprintf(lines, sizeof lines, FULL, seven_rows());
-    for (size_t i = 0; i < (long_tests() ? COUNT_OF(deaths) : 2); i++) {
+    for (size_t i = 0; i < (long_tests() ? COUNT_OF(deaths) : ALL_OR_FEW(2, 1)); i++) {
         char name[32];
         snprintf(name, sizeof name, "killed-%d-%d", deaths[i].rank, deaths[i].at);
         run_on(3, &(RankedRun){sft_run, name, lines, more, .killed = deaths[i].rank, .at = deaths[i].at}, ST_RESOURCE);
@@ -300,9 +377,12 @@ int main(void) {
         cmocka_unit_test(adapters_of_ranks_are_those_of_one_process),
         cmocka_unit_test(models_of_ranks_are_those_of_one_process),
         cmocka_unit_test(runs_move_the_bytes_of_formulas),
+        cmocka_unit_test(overlap_does_not_matter),
+        cmocka_unit_test(bf16_is_told_and_moves_half),
         cmocka_unit_test(families_on_ranks_are_those_of_one_process),
         cmocka_unit_test(what_is_divided_does_not_matter),
         cmocka_unit_test(memory_falls_with_what_is_divided),
+        cmocka_unit_test(frozen_weights_are_there_once),
         cmocka_unit_test(a_run_goes_on_with_other_ranks),
         cmocka_unit_test(a_failure_of_one_rank_ends_all),
         cmocka_unit_test(a_killed_rank_ends_all),

@@ -71,11 +71,6 @@ void codes_round(const Grid *grid, const double *weight, Codes *codes) {
         }
 }
 
-double codes_get(const Codes *codes, int64_t o, int64_t i) {
-    const int64_t at = o * codes->n_groups + i / codes->group;
-    return codes->scales[at] * (codes->codes[o * codes->in + i] - codes->zeros[at]);
-}
-
 void codes_values(const Codes *codes, double *values) {
 #pragma omp parallel for schedule(static)
     for (int64_t o = 0; o < codes->out; o++)

@@ -38,7 +38,6 @@ void grid_of_values(const Grid *grid, const double *values, int64_t n, double *s
 int grid_code(const Grid *grid, double value, double scale, int32_t zero);
 double scale_rounded(DType dtype, double scale);                        /* never 0 for a scale above 0 */
 void codes_round(const Grid *grid, const double *weight, Codes *codes); /* weight: (out, in) */
-double codes_get(const Codes *codes, int64_t o, int64_t i);
-void codes_values(const Codes *codes, double *values); /* (out, in) */
+void codes_values(const Codes *codes, double *values);                  /* (out, in) */
 
 #endif

@@ -15,10 +15,16 @@ Status input_sums_new(Arena *arena, int64_t in, bool products, InputSums *sums) 
     return (sums->gram || !products) && sums->sum && sums->abs_sum && sums->abs_max ? ST_OK : ST_RESOURCE;
 }
 
-static void add_value(InputSums *sums, int64_t i, double value) {
-    sums->sum[i] += value;
-    sums->abs_sum[i] += fabs(value);
-    sums->abs_max[i] = MAX(sums->abs_max[i], fabs(value));
+/* Adds columns first..first+width-1 of one token. */
+static void add_values(InputSums *sums, int64_t first, int64_t width, const double *values) {
+    double *sum = sums->sum + first, *abs_sum = sums->abs_sum + first, *abs_max = sums->abs_max + first;
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++) {
+        const double size = fabs(values[i]);
+        sum[i] += values[i];
+        abs_sum[i] += size;
+        abs_max[i] = size > abs_max[i] ? size : abs_max[i];
+    }
 }
 
 /* Adds columns first..first+width-1 of all tokens, and writes them as rows of `turned`, (in, N); NULL: does not. */
@@ -27,10 +33,13 @@ static void add_columns(InputSums *sums, const Tensor *x, int64_t first, int64_t
     double values[BLOCK][BLOCK], line[BLOCK];
     for (int64_t t = 0; t < tokens; t += BLOCK) {
         const int64_t n = MIN(BLOCK, tokens - t);
-        for (int64_t k = 0; k < n; k++) tensor_read_part(x, (t + k) * in + first, width, values[k]);
-        for (int64_t i = 0; i < width; i++) {
-            for (int64_t k = 0; k < n; k++) add_value(sums, first + i, line[k] = values[k][i]);
-            if (turned) tensor_write_part(turned, (first + i) * tokens + t, n, line);
+        for (int64_t k = 0; k < n; k++) {
+            tensor_read_part(x, (t + k) * in + first, width, values[k]);
+            add_values(sums, first, width, values[k]);
+        }
+        for (int64_t i = 0; i < width && turned; i++) {
+            for (int64_t k = 0; k < n; k++) line[k] = values[k][i];
+            tensor_write_part(turned, (first + i) * tokens + t, n, line);
         }
     }
 }
@@ -77,11 +86,11 @@ size_t input_sums_scratch(int64_t in, const Tensor *x) {
 
 void input_sums_add_values(InputSums *sums, const double *x, int64_t n) {
     const int64_t in = sums->in;
-    for (int64_t i = 0; i < in; i++)
-        for (int64_t t = 0; t < n; t++) {
+    for (int64_t t = 0; t < n; t++) {
+        add_values(sums, 0, in, x + t * in);
+        for (int64_t i = 0; i < in; i++)
             for (int64_t j = 0; j <= i; j++) sums->gram[i * in + j] += x[t * in + i] * x[t * in + j];
-            add_value(sums, i, x[t * in + i]);
-        }
+    }
     sums->tokens += n;
 }
 

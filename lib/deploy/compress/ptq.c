@@ -80,6 +80,7 @@ static Status check_output(const Ptq *ptq) {
 static Status check_settings(const PtqConfig *config, const PtqMethod *method) {
     const bool bias = config->bias_correction && strcmp(config->bias_correction, "none") != 0;
     if (!method) return status_fail(ST_USAGE, "there is no method '%s'", config->method);
+    if (!ptq_format_named(config->format)) return status_fail(ST_USAGE, "there is no format '%s'", config->format);
     if (method->rounds_inputs ? config->bits != 8 : config->bits != 2 && config->bits != 3 && config->bits != 4 && config->bits != 8) {
         status_fail(ST_USAGE, "%s cannot make weights of %d bits", config->method, config->bits);
         return status_hint(ST_USAGE, method->rounds_inputs ? "int8 has 8 bits" : "bits are 2, 3, 4 or 8");
@@ -406,7 +407,8 @@ static Status open_base(Ptq *ptq) {
                    &ptq->model));
     TRY(check_base(ptq->model));
     TRY(check_skip(ptq));
-    ptq->scales = scale_dtype(ptq->model);
+    ptq->biases = scale_dtype(ptq->model);
+    ptq->scales = ptq->format->half_scales ? DT_F16 : ptq->biases;
     TRY(choose_group(ptq));
     choose_biases(ptq);
     if (config->n_rows == 0 || ptq->model->n_shared == 0) return ST_OK;
@@ -420,6 +422,7 @@ static Status run_ptq(Ptq *ptq) {
     TRY(check_output(ptq));
     TRY(open_base(ptq));
     TRY(list_layers(ptq));
+    if (ptq->format->check) TRY(ptq->format->check(ptq));
     tell_of_skipped(ptq->report);
     tell_of_rows(ptq->config);
     if (ptq->config->n_rows > 0) TRY(ptq_rows_begin(ptq));
@@ -434,6 +437,7 @@ static Status run_ptq(Ptq *ptq) {
 Status ptq_run(const PtqConfig *config, PtqReport **report) {
     Ptq ptq = {.config = config,
                .method = ptq_method_named(config->method),
+               .format = ptq_format_named(config->format),
                .arena = arena_new(0),
                .layer_arena = arena_new(0),
                .inputs_arena = arena_new(0),

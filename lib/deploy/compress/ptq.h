@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Post-training quantisation: rounds a model's linear layers with the help of calibration rows, and writes a directory in the format of
- * compressed-tensors, which every command, transformers and vLLM read.
+ * compressed-tensors or GPTQ, which every command, transformers and vLLM read.
  *
  *     const PtqConfig config = {.model = "smollm2", .output = "smollm2-w4", .method = "gptq", .bits = 4, .group = 64, .symmetric = true,
  *                               .damp = 0.01, .rows = rows, .n_rows = n, .runtime = runtime};
@@ -59,8 +59,9 @@ typedef struct PtqConfig {
     const char *model, *output;
     bool force; /* an existing model directory is kept as OUTPUT.1, OUTPUT.2, ... */
     const char *method;
-    int bits;      /* 2, 3, 4 or 8 */
-    int64_t group; /* inputs that share a scale; PTQ_GROUP_ROW; PTQ_GROUP_AUTO: the largest of 128, 64, 32 that divides all rows, else a row */
+    const char *format; /* of the directory: ct, gptq; NULL: ct */
+    int bits;           /* 2, 3, 4 or 8 */
+    int64_t group;      /* inputs that share a scale; PTQ_GROUP_ROW; PTQ_GROUP_AUTO: the largest of 128, 64, 32 that divides all rows, else a row */
     bool symmetric, act_order;
     bool no_clip;                /* awq: values are not cut */
     bool fallback;               /* keep rounding to nearest where it is better */

@@ -55,6 +55,20 @@ typedef struct PtqMethod {
 #undef PTQ
 const PtqMethod *ptq_method_named(const char *name); /* NULL: there is none */
 
+/* A form of the directory that is written. */
+typedef struct PtqFormat {
+    const char *name;
+    bool half_scales;                /* scales are f16, whatever the model's dtype */
+    Status (*check)(const Ptq *ptq); /* ST_USAGE: it cannot hold what is asked for; NULL: it holds everything */
+    Status (*declare)(Ptq *ptq, const Linear *linear, const StoredTensor *stored); /* the tensors of a weight; stored: the original's */
+    Status (*write)(const Ptq *ptq, const PtqMatrix *matrix);                      /* in the same order */
+    json_t *(*settings)(const Ptq *ptq);                                           /* quantization_config, new */
+} PtqFormat;
+#define PTQ_FORMAT(name, help) extern const PtqFormat ptq_format_##name;
+#include "lib/deploy/compress/ptq_formats.def"
+#undef PTQ_FORMAT
+const PtqFormat *ptq_format_named(const char *name); /* name NULL: ct. NULL: there is none */
+
 /* Rows that a pass computes together. */
 typedef struct PtqBatch {
     const int32_t *ids;
@@ -67,13 +81,14 @@ typedef struct PtqBatch {
 struct Ptq {
     const PtqConfig *config;
     const PtqMethod *method;
+    const PtqFormat *format;
     Model *model;
     /* of the run; of a decoder layer; of the inputs gathered in one pass; of the work on one matrix */
     Arena *arena, *layer_arena, *inputs_arena, *work_arena;
     PtqReport *report;
-    DType scales;      /* in which scales are written */
-    bool adds_bias[2]; /* attention, feed-forward: all their layers get a bias */
-    json_t *settings;  /* quantization_config */
+    DType scales, biases; /* in which scales, and biases that are added, are written */
+    bool adds_bias[2];    /* attention, feed-forward: all their layers get a bias */
+    json_t *settings;     /* quantization_config */
     SafetensorsWriter *writer;
     size_t n_written; /* modules of the model so far */
     uint64_t bytes;
@@ -131,5 +146,12 @@ Status ptq_quantise(Ptq *ptq, PtqInputs *inputs, PtqMatrix *matrix); /* rounds, 
 Status ptq_write_begin(Ptq *ptq, const char *made); /* declares all tensors */
 Status ptq_write_until(Ptq *ptq, int64_t layer);    /* writes the modules up to and with this decoder layer; INT64_MAX: all */
 Status ptq_write_end(Ptq *ptq, const char *made);   /* completes weights, config.json and the other files */
+
+/* For formats. Declares the tensor "NAME.part" of the weight "NAME.weight"; element: bytes of one. */
+Status ptq_declare(Ptq *ptq, const StoredTensor *weight, const char *part, const char *dtype, int64_t element, int n_dims, const int64_t *shape);
+const char *ptq_dtype_text(DType dtype); /* "BF16" */
+int64_t ptq_words(int64_t n, int bits);  /* 32-bit words of n codes */
+/* Packs n codes one after the other into words that are `step` apart, lowest bits first; a code may cross words. */
+void ptq_pack(int bits, const uint8_t *codes, int64_t n, uint32_t *words, int64_t step);
 
 #endif

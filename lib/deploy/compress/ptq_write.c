@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory in the format of compressed-tensors, written decoder layer by decoder layer. Packed codes: a stream of bits in 32-bit words,
- * lowest first, along the inputs; zeros along the outputs. */
+/* The directory, written decoder layer by decoder layer; a format says which tensors a quantised weight has. */
 #include "lib/deploy/compress/ptq_parts.h"
 
 #include <math.h>
@@ -38,19 +37,13 @@ static bool gets_bias(const Ptq *ptq, const Module *module) {
     return block >= 0 && ptq->adds_bias[block];
 }
 
-/* "NAME.part" for the stored weight "NAME.weight" */
-static const char *name_of(const Ptq *ptq, const StoredTensor *weight, const char *part) {
+/* ---- for formats ---- */
+
+Status ptq_declare(Ptq *ptq, const StoredTensor *weight, const char *part, const char *dtype, int64_t element, int n_dims, const int64_t *shape) {
     const size_t n = strlen(weight->name) - (text_ends_with(weight->name, ".weight") ? strlen(".weight") : 0);
-    return arena_printf(ptq->arena, "%.*s.%s", (int)n, weight->name, part);
-}
-
-static int64_t words_of(int64_t n, int bits) { return (n * bits + 31) / 32; }
-
-/* ---- declaring ---- */
-
-static Status declare(Ptq *ptq, const char *name, const char *dtype, int64_t element, int n_dims, const int64_t *shape) {
-    StoredTensor tensor = {.name = name, .dtype_text = dtype, .n_dims = n_dims, .count = 1};
-    if (!name) return ST_RESOURCE;
+    StoredTensor tensor = {
+        .name = arena_printf(ptq->arena, "%.*s.%s", (int)n, weight->name, part), .dtype_text = dtype, .n_dims = n_dims, .count = 1};
+    if (!tensor.name) return ST_RESOURCE;
     for (int i = 0; i < n_dims; i++) {
         tensor.shape[i] = shape[i];
         tensor.count *= shape[i];
@@ -61,31 +54,40 @@ static Status declare(Ptq *ptq, const char *name, const char *dtype, int64_t ele
     return ST_OK;
 }
 
-static const char *dtype_text(DType dtype) { return dtype == DT_BF16 ? "BF16" : dtype == DT_F16 ? "F16" : "F32"; }
+const char *ptq_dtype_text(DType dtype) { return dtype == DT_BF16 ? "BF16" : dtype == DT_F16 ? "F16" : "F32"; }
 
-static Status declare_parts(Ptq *ptq, const Module *module, const StoredTensor *stored) {
-    const Linear *linear = module->linear;
-    const Grid grid = ptq_grid(ptq, linear);
-    const int64_t out = linear->out, in = linear->in, groups = in / grid.group, element = (int64_t)dtype_bytes(ptq->scales, 1);
-    const char *scales = dtype_text(ptq->scales);
-    if (grid.kind == GRID_INT8) {
-        TRY(declare(ptq, name_of(ptq, stored, "weight"), "I8", 1, 2, (int64_t[]){out, in}));
-        TRY(declare(ptq, name_of(ptq, stored, "weight_scale"), scales, element, 2, (int64_t[]){out, 1}));
-        return ptq->config->calibrate ? declare(ptq, name_of(ptq, stored, "input_scale"), scales, element, 1, (int64_t[]){1}) : ST_OK;
+int64_t ptq_words(int64_t n, int bits) { return (n * bits + 31) / 32; }
+
+void ptq_pack(int bits, const uint8_t *codes, int64_t n, uint32_t *words, int64_t step) {
+    for (int64_t w = 0; w < ptq_words(n, bits); w++) words[w * step] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t word = i * bits / 32;
+        const int shift = (int)(i * bits % 32);
+        words[word * step] |= (uint32_t)codes[i] << shift;
+        if (shift + bits > 32) words[(word + 1) * step] |= (uint32_t)codes[i] >> (32 - shift);
     }
-    TRY(declare(ptq, name_of(ptq, stored, "weight_shape"), "I64", 8, 1, (int64_t[]){2}));
-    TRY(declare(ptq, name_of(ptq, stored, "weight_packed"), "I32", 4, 2, (int64_t[]){out, words_of(in, grid.bits)}));
-    if (grid.kind == GRID_ASYMMETRIC)
-        TRY(declare(ptq, name_of(ptq, stored, "weight_zero_point"), "I32", 4, 2, (int64_t[]){words_of(out, grid.bits), groups}));
-    return declare(ptq, name_of(ptq, stored, "weight_scale"), scales, element, 2, (int64_t[]){out, groups});
 }
+
+static const PtqFormat *const formats[] = {
+#define PTQ_FORMAT(name, help) &ptq_format_##name,
+#include "lib/deploy/compress/ptq_formats.def"
+#undef PTQ_FORMAT
+};
+
+const PtqFormat *ptq_format_named(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(formats); i++)
+        if (strcmp(formats[i]->name, name ? name : "ct") == 0) return formats[i];
+    return NULL;
+}
+
+/* ---- declaring ---- */
 
 static Status declare_module(Ptq *ptq, const Module *module) {
     const StoredTensor *stored = stored_weight(ptq, module), *bias = module->bias ? stored_find(ptq->model, module->path, "bias") : NULL;
     if (!stored || is_second_head(ptq, module)) return ST_OK;
     ptq->report->original_bytes += stored->bytes + (bias ? bias->bytes : 0);
     if (quantised_layer(ptq, module)) {
-        TRY(declare_parts(ptq, module, stored));
+        TRY(ptq->format->declare(ptq, module->linear, stored));
     } else {
         safetensors_declare_as(ptq->writer, stored);
         ptq->bytes += stored->bytes;
@@ -94,7 +96,7 @@ static Status declare_module(Ptq *ptq, const Module *module) {
         safetensors_declare_as(ptq->writer, bias);
         ptq->bytes += bias->bytes;
     } else if (gets_bias(ptq, module)) {
-        return declare(ptq, name_of(ptq, stored, "bias"), dtype_text(ptq->scales), (int64_t)dtype_bytes(ptq->scales, 1), 1, &module->linear->out);
+        return ptq_declare(ptq, stored, "bias", ptq_dtype_text(ptq->biases), (int64_t)dtype_bytes(ptq->biases, 1), 1, &module->linear->out);
     }
     return ST_OK;
 }
@@ -129,64 +131,6 @@ static void write_bytes(const Ptq *ptq, const StoredTensor *stored) {
     }
 }
 
-/* Packs n codes one after the other, lowest bits first; a code may cross words. */
-static void pack_codes(int bits, const uint8_t *codes, int64_t n, uint32_t *words, int64_t word_step) {
-    for (int64_t w = 0; w < words_of(n, bits); w++) words[w * word_step] = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t word = i * bits / 32;
-        const int shift = (int)(i * bits % 32);
-        words[word * word_step] |= (uint32_t)codes[i] << shift;
-        if (shift + bits > 32) words[(word + 1) * word_step] |= (uint32_t)codes[i] >> (32 - shift);
-    }
-}
-
-static Status write_packed(const Ptq *ptq, const PtqMatrix *matrix, int bits, bool zeros) {
-    const Codes *codes = &matrix->codes;
-    const int64_t words = words_of(codes->in, bits), lines = words_of(codes->out, bits), shape[] = {codes->out, codes->in};
-    uint32_t *packed = malloc((size_t)MAX(codes->out * words, lines * codes->n_groups) * sizeof *packed);
-    uint8_t *column = malloc((size_t)codes->out);
-    if (!packed || !column) {
-        free(column);
-        free(packed);
-        return status_fail(ST_RESOURCE, "no memory for the codes of '%s'", matrix->linear->path);
-    }
-    safetensors_write(ptq->writer, shape, sizeof shape);
-#pragma omp parallel for schedule(static)
-    for (int64_t o = 0; o < codes->out; o++) pack_codes(bits, codes->codes + o * codes->in, codes->in, packed + o * words, 1);
-    safetensors_write(ptq->writer, packed, (size_t)(codes->out * words) * sizeof *packed);
-    for (int64_t g = 0; g < codes->n_groups && zeros; g++) {
-        for (int64_t o = 0; o < codes->out; o++) column[o] = (uint8_t)codes->zeros[o * codes->n_groups + g];
-        pack_codes(bits, column, codes->out, packed + g, codes->n_groups);
-    }
-    if (zeros) safetensors_write(ptq->writer, packed, (size_t)(lines * codes->n_groups) * sizeof *packed);
-    free(column);
-    free(packed);
-    return ST_OK;
-}
-
-static Status write_int8(const Ptq *ptq, const PtqMatrix *matrix) {
-    const Codes *codes = &matrix->codes;
-    int8_t *row = malloc((size_t)codes->in);
-    if (!row) return status_fail(ST_RESOURCE, "no memory for the codes of '%s'", matrix->linear->path);
-    for (int64_t o = 0; o < codes->out; o++) {
-        for (int64_t i = 0; i < codes->in; i++) row[i] = (int8_t)(codes->codes[o * codes->in + i] - codes->zeros[o]);
-        safetensors_write(ptq->writer, row, (size_t)codes->in);
-    }
-    free(row);
-    return ST_OK;
-}
-
-static Status write_matrix(const Ptq *ptq, const PtqMatrix *matrix) {
-    const Grid grid = ptq_grid(ptq, matrix->linear);
-    const Codes *codes = &matrix->codes;
-    TRY(grid.kind == GRID_INT8 ? write_int8(ptq, matrix) : write_packed(ptq, matrix, grid.bits, grid.kind == GRID_ASYMMETRIC));
-    safetensors_write_as(ptq->writer, codes->scales, DT_F64, ptq->scales, (size_t)(codes->out * codes->n_groups));
-    if (grid.kind != GRID_INT8 || !ptq->config->calibrate) return ST_OK;
-    const double scale = (matrix->report->bound > 0 ? matrix->report->bound : 1) / 127;
-    safetensors_write_as(ptq->writer, &scale, DT_F64, ptq->scales, 1);
-    return ST_OK;
-}
-
 static Status write_bias(const Ptq *ptq, const PtqMatrix *matrix, int64_t n, DType dtype) {
     double *zeros = matrix && matrix->bias ? NULL : calloc((size_t)n, sizeof *zeros);
     if (!zeros && !(matrix && matrix->bias)) return status_fail(ST_RESOURCE, "no memory for a bias");
@@ -200,7 +144,7 @@ static Status write_module(Ptq *ptq, const Module *module) {
     const PtqMatrix *matrix = matrix_in_work(ptq, module);
     if (!stored || is_second_head(ptq, module)) return ST_OK;
     if (matrix)
-        TRY(write_matrix(ptq, matrix));
+        TRY(ptq->format->write(ptq, matrix));
     else if (module->n_dims == 1 && stored->known && stored->dtype != DT_F64) /* norms may have taken scales */
         safetensors_write_tensor(ptq->writer, *module->weight, stored->dtype);
     else
@@ -209,7 +153,7 @@ static Status write_module(Ptq *ptq, const Module *module) {
     if (bias)
         safetensors_write_tensor(ptq->writer, *module->bias, bias->dtype);
     else if (gets_bias(ptq, module))
-        return write_bias(ptq, matrix, module->linear->out, ptq->scales);
+        return write_bias(ptq, matrix, module->linear->out, ptq->biases);
     return ST_OK;
 }
 
@@ -225,38 +169,6 @@ Status ptq_write_until(Ptq *ptq, int64_t layer) {
 
 /* ---- config.json ---- */
 
-static json_t *list_ignored(const Ptq *ptq) {
-    json_t *ignored = json_array();
-    for (size_t i = 0; i < ptq->report->n_layers; i++)
-        if (!ptq->report->layers[i].quantised) json_array_append_new(ignored, json_string(ptq->report->layers[i].path));
-    json_array_append_new(ignored, json_string(ptq->model->modules[ptq->model->n_modules - 1].path));
-    return ignored;
-}
-
-static json_t *weight_settings(const Ptq *ptq) {
-    const PtqConfig *config = ptq->config;
-    const bool int8 = ptq->method->rounds_inputs, row = ptq->report->group == 0;
-    json_t *weights = json_pack("{s:i, s:s, s:b, s:s, s:b}", "num_bits", int8 ? 8 : config->bits, "type", "int", "symmetric",
-                                int8 || config->symmetric, "strategy", row ? "channel" : "group", "dynamic", 0);
-    json_object_set_new(weights, "group_size", row ? json_null() : json_integer(ptq->report->group));
-    json_object_set_new(weights, "actorder", config->act_order && strcmp(ptq->method->name, "gptq") == 0 ? json_string("weight") : json_null());
-    return weights;
-}
-
-static json_t *input_settings(const Ptq *ptq) {
-    if (!ptq->method->rounds_inputs) return json_null();
-    const bool fixed = ptq->config->calibrate != NULL;
-    return json_pack("{s:i, s:s, s:b, s:s, s:b}", "num_bits", 8, "type", "int", "symmetric", 1, "strategy", fixed ? "tensor" : "token", "dynamic",
-                     !fixed);
-}
-
-static json_t *make_settings(const Ptq *ptq) {
-    return json_pack("{s:s, s:s, s:s, s:o, s:{s:{s:[s], s:o, s:o, s:n}}, s:n}", "quant_method", "compressed-tensors", "format",
-                     ptq->method->rounds_inputs ? "int-quantized" : "pack-quantized", "quantization_status", "compressed", "ignore",
-                     list_ignored(ptq), "config_groups", "group_0", "targets", "Linear", "weights", weight_settings(ptq), "input_activations",
-                     input_settings(ptq), "output_activations", "kv_cache_scheme");
-}
-
 static Status write_config(Ptq *ptq, const char *made) {
     const Model *model = ptq->model;
     const char *path = path_join(ptq->arena, made, "config.json");
@@ -264,7 +176,7 @@ static Status write_config(Ptq *ptq, const char *made) {
     if (!path) return ST_RESOURCE;
     TRY(model_copy_config(model->dir, made, model->config.stored_dtype, model->head != model->embed, NULL));
     TRY(json_read_config(path, true, &json));
-    ptq->settings = make_settings(ptq);
+    ptq->settings = ptq->format->settings(ptq);
     if (ptq->adds_bias[0]) json_object_set_new(json, "attention_bias", json_true());
     if (ptq->adds_bias[1]) json_object_set_new(json, "mlp_bias", json_true());
     Status status = ptq->settings && json_object_set(json, "quantization_config", ptq->settings) == 0
@@ -317,6 +229,7 @@ void ptq_write_json(const PtqConfig *config, const PtqReport *report, JsonWriter
     const bool int8 = strcmp(config->method, "int8") == 0;
     jw_object(w, NULL);
     jw_string(w, "method", config->method);
+    jw_string(w, "format", config->format ? config->format : "ct");
     jw_int(w, "bits", config->bits);
     jw_int(w, "group", report->group ? report->group : -1);
     jw_bool(w, "symmetric", int8 || config->symmetric);

@@ -76,11 +76,11 @@ static void read_turned_matrix(const Packing *packing, int64_t first, int64_t n,
     }
 }
 
-static Status pack_turned(const void *parts, Arena *arena, Packing **packing) {
+static Status pack_turned(const void *parts, const CodeRoom *room, Packing **packing) {
     const Turned *t = parts;
-    TurnedStack *stack = arena_alloc(arena, sizeof *stack);
-    TurnedMatrix *matrices = arena_alloc(arena, (size_t)t->experts * sizeof *matrices);
-    const Packing **list = arena_alloc(arena, (size_t)t->experts * sizeof *list);
+    TurnedStack *stack = arena_alloc(room->arena, sizeof *stack);
+    TurnedMatrix *matrices = arena_alloc(room->arena, (size_t)t->experts * sizeof *matrices);
+    const Packing **list = arena_alloc(room->arena, (size_t)t->experts * sizeof *list);
     size_t bytes = 0;
     if (!stack || !matrices || !list) return ST_RESOURCE;
     for (int64_t k = 0; k < t->n; k++) bytes += t->tensors[k].bytes;

@@ -131,16 +131,10 @@ float stored_float(const StoredTensor *tensor, int64_t i) {
     return value;
 }
 
-float *stored_floats(const StoredTensor *tensor, Arena *arena) {
-    float *values = arena_alloc(arena, (size_t)tensor->count * sizeof *values);
-    if (values) convert_elements(tensor->data, tensor->dtype, values, DT_F32, (size_t)tensor->count);
+float *stored_floats(const StoredTensor *tensor, const CodeRoom *room) {
+    float *values = codes_alloc(room, (size_t)tensor->count * sizeof *values);
+    if (values && !codes_filled(room)) convert_elements(tensor->data, tensor->dtype, values, DT_F32, (size_t)tensor->count);
     return values;
-}
-
-void *arena_copy_of(Arena *arena, const void *from, size_t bytes) {
-    void *copy = arena_alloc(arena, MAX(bytes, (size_t)1));
-    if (copy) memcpy(copy, from, bytes);
-    return copy;
 }
 
 static uint32_t word_at(const uint8_t *words, int64_t i) {

@@ -41,7 +41,7 @@ Status joining_run(WeightFile *file, const char *dir, const json_t *settings, co
 /* Fills rows first .. first + rows - 1 with float32 values; a row is the last dimension. */
 typedef void ReadRows(const void *parts, int64_t first, int64_t rows, float *values);
 /* As StoredTensor.pack. */
-typedef Status PackCodes(const void *parts, Arena *arena, Packing **packing);
+typedef Status PackCodes(const void *parts, const CodeRoom *room, Packing **packing);
 /* Finds the tensor "NAME.part" and marks it as taken. NULL: there is none. */
 const StoredTensor *joining_find(Joining *joining, const char *name, const char *part);
 /* The same, and ST_INPUT unless it is there with this dtype ("I32"; NULL: any float dtype) and shape. */
@@ -58,10 +58,9 @@ Status joining_each(Joining *joining, const char *suffix, Status (*join)(Joining
 Status joining_group(const Joining *joining, const char *name, int64_t in, int64_t n_groups, int64_t said, int64_t *group);
 Status joining_wrong(const Joining *joining, const char *name, const char *what); /* "cannot read the quantised weight 'NAME' in 'DIR': WHAT" */
 void *joining_alloc(Joining *joining, size_t size);                               /* zeros, owned by the file; NULL: out of memory */
-/* Element i of a float tensor, and all of them in `arena` (NULL: out of memory). */
+/* Element i of a float tensor, and all of them in `room` (NULL: out of memory). */
 float stored_float(const StoredTensor *tensor, int64_t i);
-float *stored_floats(const StoredTensor *tensor, Arena *arena);
-void *arena_copy_of(Arena *arena, const void *from, size_t bytes); /* NULL: out of memory */
+float *stored_floats(const StoredTensor *tensor, const CodeRoom *room);
 /* Code i of a stream of `bits` bits each in 32-bit words `stride` words apart, lowest bits first; codes may cross words. */
 uint32_t stream_code(const uint8_t *words, int64_t stride, int bits, int64_t i);
 

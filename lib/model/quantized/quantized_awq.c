@@ -31,17 +31,17 @@ static void awq_rows(const void *parts, int64_t first, int64_t rows, float *valu
 }
 
 /* The same codes along the inputs. */
-static Status awq_pack(const void *parts, Arena *arena, Packing **packing) {
+static Status awq_pack(const void *parts, const CodeRoom *room, Packing **packing) {
     const Awq *a = parts;
     AffineCodes codes = {
         .name = "awq", .bits = 4, .rows = a->out, .width = a->in, .n_groups = a->n_groups, .line = (a->in + 1) / 2, .group = a->group};
     size_t row = (size_t)(a->out / 8) * 4;
-    uint8_t *lines = arena_alloc(arena, (size_t)(a->out * codes.line));
-    float *scales = arena_alloc(arena, (size_t)(a->out * a->n_groups) * sizeof *scales);
-    int16_t *zeros = arena_alloc(arena, (size_t)(a->out * a->n_groups) * sizeof *zeros);
+    uint8_t *lines = codes_alloc(room, (size_t)(a->out * codes.line));
+    float *scales = codes_alloc(room, (size_t)(a->out * a->n_groups) * sizeof *scales);
+    int16_t *zeros = codes_alloc(room, (size_t)(a->out * a->n_groups) * sizeof *zeros);
     if (!lines || !scales || !zeros) return ST_RESOURCE;
 #pragma omp parallel for schedule(static)
-    for (int64_t o = 0; o < a->out; o++) {
+    for (int64_t o = 0; o < (codes_filled(room) ? 0 : a->out); o++) {
         for (int64_t i = 0; i < a->in; i++) affine_put(lines + o * codes.line, 4, i, (unsigned)awq_code(a->weights + (size_t)i * row, o));
         for (int64_t k = 0; k < a->n_groups; k++) {
             scales[o * a->n_groups + k] = stored_float(a->scales, k * a->out + o);
@@ -51,7 +51,7 @@ static Status awq_pack(const void *parts, Arena *arena, Packing **packing) {
     codes.codes = lines;
     codes.scales = scales;
     codes.zeros = zeros;
-    *packing = packing_of_affine(arena, &codes);
+    *packing = packing_of_affine(room->arena, &codes);
     return *packing ? ST_OK : ST_RESOURCE;
 }
 

@@ -22,22 +22,22 @@ static void four_rows(const void *parts, int64_t first, int64_t rows, float *val
     four_bit_read(&four->codes, first * four->width, rows * four->width, values);
 }
 
-static Status pack_four(const void *parts, Arena *arena, Packing **packing) {
+static Status pack_four(const void *parts, const CodeRoom *room, Packing **packing) {
     const Four *four = parts;
     FourBit codes = four->codes;
     size_t blocks = (size_t)((four->count + codes.block - 1) / codes.block);
-    codes.packed = arena_copy_of(arena, codes.packed, (size_t)((four->count + 1) / 2));
-    codes.map = arena_copy_of(arena, four->map, sizeof four->map);
+    codes.packed = codes_copy(room, codes.packed, (size_t)((four->count + 1) / 2));
+    codes.map = codes_copy(room, four->map, sizeof four->map);
     bool whole = codes.packed && codes.map;
     if (codes.absmax) {
-        whole &= (codes.absmax = arena_copy_of(arena, codes.absmax, blocks * sizeof(float))) != NULL;
+        whole &= (codes.absmax = codes_copy(room, codes.absmax, blocks * sizeof(float))) != NULL;
     } else {
         size_t nested = (blocks + (size_t)codes.nested_block - 1) / (size_t)codes.nested_block;
-        whole &= (codes.absmax_codes = arena_copy_of(arena, codes.absmax_codes, blocks)) != NULL;
-        whole &= (codes.nested_map = arena_copy_of(arena, codes.nested_map, 256 * sizeof(float))) != NULL;
-        whole &= (codes.nested_absmax = arena_copy_of(arena, codes.nested_absmax, nested * sizeof(float))) != NULL;
+        whole &= (codes.absmax_codes = codes_copy(room, codes.absmax_codes, blocks)) != NULL;
+        whole &= (codes.nested_map = codes_copy(room, codes.nested_map, 256 * sizeof(float))) != NULL;
+        whole &= (codes.nested_absmax = codes_copy(room, codes.nested_absmax, nested * sizeof(float))) != NULL;
     }
-    *packing = whole ? packing_of_four_bits(arena, &codes, four->count) : NULL;
+    *packing = whole ? packing_of_four_bits(room->arena, &codes, four->count) : NULL;
     return *packing ? ST_OK : ST_RESOURCE;
 }
 
@@ -119,11 +119,11 @@ static void eight_rows(const void *parts, int64_t first, int64_t rows, float *va
         int8_row_read(eight->codes + (first + r) * eight->width, eight->width, stored_float(eight->absmax, first + r), values + r * eight->width);
 }
 
-static Status pack_eight(const void *parts, Arena *arena, Packing **packing) {
+static Status pack_eight(const void *parts, const CodeRoom *room, Packing **packing) {
     const Eight *eight = parts;
-    const int8_t *codes = arena_copy_of(arena, eight->codes, (size_t)(eight->rows * eight->width));
-    const float *absmax = stored_floats(eight->absmax, arena);
-    *packing = codes && absmax ? packing_of_int8_rows(arena, codes, absmax, eight->rows, eight->width) : NULL;
+    const int8_t *codes = codes_copy(room, eight->codes, (size_t)(eight->rows * eight->width));
+    const float *absmax = stored_floats(eight->absmax, room);
+    *packing = codes && absmax ? packing_of_int8_rows(room->arena, codes, absmax, eight->rows, eight->width) : NULL;
     return *packing ? ST_OK : ST_RESOURCE;
 }
 

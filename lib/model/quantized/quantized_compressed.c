@@ -67,7 +67,7 @@ static int code_of(const Compressed *c, int64_t o, int64_t i) {
     return c->bits ? packed_code(c, c->codes + (size_t)(o * row_words(c)) * 4, 1, i) : c->codes[o * c->in + i];
 }
 
-static Status compressed_pack_affine(const Compressed *c, float *scales, Arena *arena, Packing **packing) {
+static Status compressed_pack_affine(const Compressed *c, float *scales, const CodeRoom *room, Packing **packing) {
     AffineCodes codes = {.name = c->bits ? "packed" : "int8",
                          .bits = c->bits ? c->bits : 8,
                          .rows = c->out,
@@ -79,32 +79,32 @@ static Status compressed_pack_affine(const Compressed *c, float *scales, Arena *
                          .groups = c->groups,
                          .group = c->group};
     codes.line = (c->in * codes.bits + 7) / 8;
-    uint8_t *lines = arena_alloc(arena, (size_t)(c->out * codes.line));
-    int16_t *zeros = c->zeros ? arena_alloc(arena, (size_t)(c->out * c->n_groups) * sizeof *zeros) : NULL;
+    uint8_t *lines = codes_alloc(room, (size_t)(c->out * codes.line));
+    int16_t *zeros = c->zeros ? codes_alloc(room, (size_t)(c->out * c->n_groups) * sizeof *zeros) : NULL;
     if (!lines || (c->zeros && !zeros)) return ST_RESOURCE;
 #pragma omp parallel for schedule(static)
-    for (int64_t o = 0; o < c->out; o++) {
+    for (int64_t o = 0; o < (codes_filled(room) ? 0 : c->out); o++) {
         for (int64_t i = 0; i < c->in; i++) affine_put(lines + o * codes.line, codes.bits, i, (unsigned)code_of(c, o, i));
         for (int64_t k = 0; zeros && k < c->n_groups; k++) zeros[o * c->n_groups + k] = (int16_t)zero_of(c, o, k);
     }
     codes.codes = lines;
     codes.zeros = zeros;
-    *packing = packing_of_affine(arena, &codes);
+    *packing = packing_of_affine(room->arena, &codes);
     return *packing ? ST_OK : ST_RESOURCE;
 }
 
-static Status compressed_pack_floats(const Compressed *c, const float *scales, Arena *arena, Packing **packing) {
-    const uint8_t *codes = arena_copy_of(arena, c->codes, (size_t)(c->out * c->in));
-    *packing = codes ? packing_of_fp8(arena, &(Fp8Codes){c->out, c->in, 1, c->group, codes, scales}) : NULL;
+static Status compressed_pack_floats(const Compressed *c, const float *scales, const CodeRoom *room, Packing **packing) {
+    const uint8_t *codes = codes_copy(room, c->codes, (size_t)(c->out * c->in));
+    *packing = codes ? packing_of_fp8(room->arena, &(Fp8Codes){c->out, c->in, 1, c->group, codes, scales}) : NULL;
     return *packing ? ST_OK : ST_RESOURCE;
 }
 
-static Status compressed_pack(const void *parts, Arena *arena, Packing **packing) {
+static Status compressed_pack(const void *parts, const CodeRoom *room, Packing **packing) {
     const Compressed *c = parts;
-    float *scales = arena_alloc(arena, (size_t)(c->out * c->n_groups) * sizeof *scales);
+    float *scales = codes_alloc(room, (size_t)(c->out * c->n_groups) * sizeof *scales);
     if (!scales) return ST_RESOURCE;
-    for (int64_t i = 0; i < c->out * c->n_groups; i++) scales[i] = stored_float(c->scales, c->scales->count == 1 ? 0 : i);
-    return c->floats ? compressed_pack_floats(c, scales, arena, packing) : compressed_pack_affine(c, scales, arena, packing);
+    for (int64_t i = 0; !codes_filled(room) && i < c->out * c->n_groups; i++) scales[i] = stored_float(c->scales, c->scales->count == 1 ? 0 : i);
+    return c->floats ? compressed_pack_floats(c, scales, room, packing) : compressed_pack_affine(c, scales, room, packing);
 }
 
 /* The bits of packed codes: the group of the configuration that fits this width. */

@@ -21,11 +21,11 @@ static void fp8_rows(const void *parts, int64_t first, int64_t rows, float *valu
         }
 }
 
-static Status fp8_pack(const void *parts, Arena *arena, Packing **packing) {
+static Status fp8_pack(const void *parts, const CodeRoom *room, Packing **packing) {
     const Fp8 *f = parts;
-    const uint8_t *codes = arena_copy_of(arena, f->codes, (size_t)(f->out * f->in));
-    const float *scales = stored_floats(f->scales, arena);
-    *packing = codes && scales ? packing_of_fp8(arena, &(Fp8Codes){f->out, f->in, f->block_out, f->block_in, codes, scales}) : NULL;
+    const uint8_t *codes = codes_copy(room, f->codes, (size_t)(f->out * f->in));
+    const float *scales = stored_floats(f->scales, room);
+    *packing = codes && scales ? packing_of_fp8(room->arena, &(Fp8Codes){f->out, f->in, f->block_out, f->block_in, codes, scales}) : NULL;
     return *packing ? ST_OK : ST_RESOURCE;
 }
 

@@ -31,7 +31,7 @@ static void gptq_rows(const void *parts, int64_t first, int64_t rows, float *val
 }
 
 /* The same codes along the inputs. */
-static Status gptq_pack(const void *parts, Arena *arena, Packing **packing) {
+static Status gptq_pack(const void *parts, const CodeRoom *room, Packing **packing) {
     const Gptq *g = parts;
     AffineCodes codes = {.name = "gptq",
                          .bits = g->bits,
@@ -42,12 +42,12 @@ static Status gptq_pack(const void *parts, Arena *arena, Packing **packing) {
                          .groups = g->groups,
                          .group = g->group};
     int64_t words = g->out * g->bits / 32;
-    uint8_t *lines = arena_alloc(arena, (size_t)(g->out * codes.line));
-    float *scales = arena_alloc(arena, (size_t)(g->out * g->n_groups) * sizeof *scales);
-    int16_t *zeros = arena_alloc(arena, (size_t)(g->out * g->n_groups) * sizeof *zeros);
+    uint8_t *lines = codes_alloc(room, (size_t)(g->out * codes.line));
+    float *scales = codes_alloc(room, (size_t)(g->out * g->n_groups) * sizeof *scales);
+    int16_t *zeros = codes_alloc(room, (size_t)(g->out * g->n_groups) * sizeof *zeros);
     if (!lines || !scales || !zeros) return ST_RESOURCE;
 #pragma omp parallel for schedule(static)
-    for (int64_t o = 0; o < g->out; o++) {
+    for (int64_t o = 0; o < (codes_filled(room) ? 0 : g->out); o++) {
         for (int64_t i = 0; i < g->in; i++)
             affine_put(lines + o * codes.line, g->bits, i, stream_code(g->weights + (size_t)o * 4, g->out, g->bits, i));
         for (int64_t k = 0; k < g->n_groups; k++) {
@@ -58,7 +58,7 @@ static Status gptq_pack(const void *parts, Arena *arena, Packing **packing) {
     codes.codes = lines;
     codes.scales = scales;
     codes.zeros = zeros;
-    *packing = packing_of_affine(arena, &codes);
+    *packing = packing_of_affine(room->arena, &codes);
     return *packing ? ST_OK : ST_RESOURCE;
 }
 

@@ -61,13 +61,13 @@ static void read_matrix(const Packing *packing, int64_t first, int64_t n, float 
     }
 }
 
-static Status pack_mxfp4(const void *parts, Arena *arena, Packing **packing) {
+static Status pack_mxfp4(const void *parts, const CodeRoom *room, Packing **packing) {
     const Mxfp4 *m = parts;
     const int64_t blocks = m->out * (m->in / MX_BLOCK); /* of an expert */
     const size_t bytes = (size_t)blocks * (MX_BYTES + 1);
-    MxStack *stack = arena_alloc(arena, sizeof *stack);
-    MxMatrix *matrices = arena_alloc(arena, (size_t)m->experts * sizeof *matrices);
-    const Packing **list = arena_alloc(arena, (size_t)m->experts * sizeof *list);
+    MxStack *stack = arena_alloc(room->arena, sizeof *stack);
+    MxMatrix *matrices = arena_alloc(room->arena, (size_t)m->experts * sizeof *matrices);
+    const Packing **list = arena_alloc(room->arena, (size_t)m->experts * sizeof *list);
     if (!stack || !matrices || !list) return ST_RESOURCE;
     for (int i = 0; i < 256; i++)
         for (int k = 0; k < 2; k++) stack->pairs[i][k] = e2m1_values[i >> (4 * k) & 15];

@@ -23,9 +23,10 @@
  * library that runs its first product, so call tensor_unpack before you choose another library. */
 Status gemm_configure(const char *gemm, const CpuInfo *info);
 void gemm_describe(CpuInfo *info); /* fills in the fields of CpuInfo about products */
-/* The device's packed_bytes and packed_free. */
+/* The device's packed_bytes, packed_free and pack. */
 size_t gemm_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward);
 void gemm_packed_free(void *packed);
+Status gemm_pack(const Tensor *weight, DType compute, bool backward, const PackMemory *memory);
 
 /* A factor of a product. */
 typedef struct Operand {

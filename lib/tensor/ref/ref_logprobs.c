@@ -38,10 +38,11 @@ void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
         element_set(results->logprob, p, logits[ref_index(targets, p)] - norm);
         if (results->entropy) element_set(results->entropy, p, norm - weighted / sum);
         if (results->mean) element_set(results->mean, p, total / (double)n_vocab - norm);
-        for (int64_t c = 0; results->dlogp_dhidden && c < width; c++) {
+        if (!results->dlogp_dhidden) continue;
+        for (int64_t v = 0; v < n_vocab; v++) slopes[v] *= (v == ref_index(targets, p)) - exp(logits[v] - norm);
+        for (int64_t c = 0; c < width; c++) {
             double by_c = 0;
-            for (int64_t v = 0; v < n_vocab; v++)
-                by_c += ((v == ref_index(targets, p)) - exp(logits[v] - norm)) * slopes[v] * ref_weight(head, v * width + c);
+            for (int64_t v = 0; v < n_vocab; v++) by_c += slopes[v] * ref_weight(head, v * width + c);
             element_set(results->dlogp_dhidden, p * width + c, by_c);
         }
     }
@@ -87,7 +88,8 @@ void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
             for (int64_t v = 0; v < n_vocab; v++) sum += logits[v] * ref_weight(head, v * width + c);
             if (dhidden) element_set(dhidden, p * width + c, sum);
         }
-        for (int64_t i = 0; dhead && i < n_vocab * width; i++) sums[i] += logits[i / width] * element_get(hidden, p * width + i % width);
+        for (int64_t v = 0; dhead && v < n_vocab; v++)
+            for (int64_t c = 0; c < width; c++) sums[v * width + c] += logits[v] * element_get(hidden, p * width + c);
     }
     for (int64_t i = 0; whole && dhead && i < n_vocab * width; i++) ref_put(dhead, i, sums[i], head_beta);
     free(logits);

@@ -266,7 +266,7 @@ TEST(values_are_those_of_rows) {
     Tokenizer *tokenizer;
     TextValue *value;
     check_ok(trained_model_open(recipe, runtime_of(recipe), &model));
-    check_ok(text_value_open(recipe, "head", model, &value));
+    check_ok(text_value_open(recipe, NULL, "head", model, &value));
     for (int64_t i = 0; i < tensor_count(value->head); i++) tensor_set(value->head, i, (double)(i % 7) - 3);
     check_ok(tokenizer_load(model_dir, &tokenizer));
     check_ok(prompts_read(recipe->data_train, "data.train", recipe, &model->config, NULL, tokenizer, &prompts));

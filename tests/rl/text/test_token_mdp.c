@@ -184,7 +184,7 @@ TEST(values_by_td_approach_the_exact_ones) {
     MdpSolution exact;
     check_ok(recipe_read(NULL, settings, 3, &recipe));
     check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
-    check_ok(text_value_open(recipe, "base", model, &value));
+    check_ok(text_value_open(recipe, NULL, "base", model, &value));
     /* warm: every state is visited often */
     TextPass pass = {.tape = tape_new(device_cpu(), DT_F32, 0), .temperature = 20, .max_tokens = 1000, .value_head = value->head};
     policy_of(&pass, model, &all, policy);

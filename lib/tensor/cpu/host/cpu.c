@@ -146,6 +146,7 @@ static Device cpu = {
     .packed_bytes = gemm_packed_bytes,
     .product_dtype = product_dtype,
     .packed_free = gemm_packed_free,
+    .pack = gemm_pack,
     .workspace_bytes = workspace_bytes,
     .workspace_clear = workspace_clear,
 };

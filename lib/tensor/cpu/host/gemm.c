@@ -442,8 +442,12 @@ typedef struct PackedWeight {
     float *plain;            /* f32 copy of a weight that is stored in another dtype */
     PackedTiles tiles[2][2]; /* [transposed][bf16]; data NULL = none */
     bool looked[2][2];
+    bool lent_plain, lent[2][2]; /* their memory is of gemm_pack */
     size_t bytes;
 } PackedWeight;
+
+static const PackMemory *pack_memory; /* while gemm_pack runs */
+static bool pack_failed;
 
 static int64_t packed_align(size_t bytes) { return (int64_t)((bytes + 63) / 64 * 64); }
 
@@ -464,6 +468,11 @@ static size_t packed_size(DType dtype, int64_t n, int64_t k, size_t *tile_bytes)
 
 /* NULL when memory runs out: then products read the weight unpacked. */
 static void *weight_memory(PackedWeight *weight, size_t bytes) {
+    if (pack_memory) {
+        void *lent = pack_memory->take(pack_memory->context, bytes);
+        pack_failed |= !lent;
+        return lent;
+    }
     void *memory = aligned_alloc(64, (size_t)packed_align(bytes));
     if (!memory) {
         memory_ran_out(bytes);
@@ -474,12 +483,14 @@ static void *weight_memory(PackedWeight *weight, size_t bytes) {
     return memory;
 }
 
+static bool is_filled(void) { return pack_memory && pack_memory->filled; }
+
 #if HAVE_ONEDNN
 static void weight_pack(PackedWeight *weight, const Tensor *b, bool transposed, DType dtype, PackedTiles *tiles) {
     int64_t n = b->shape[transposed ? 0 : 1], k = b->shape[transposed ? 1 : 0], tile = col_tile_of(n), count = (n + tile - 1) / tile;
     size_t bytes = packed_size(dtype, n, k, &tiles->tile_bytes);
     if (bytes == 0) return;
-    if (!(tiles->data = weight_memory(weight, bytes))) return;
+    if (!(tiles->data = weight_memory(weight, bytes)) || is_filled()) return;
     Product product = {.dtype = dtype, .m = 1, .n = n, .k = k, .b = operand_of(b->elements, b->dtype, b->shape[1], transposed)};
 #pragma omp parallel
     {
@@ -498,6 +509,8 @@ static void weight_convert(PackedWeight *weight, const Tensor *b) {
     enum { ROWS = 16 };
     int64_t rows = b->shape[0], cols = b->shape[1];
     if (!(weight->plain = weight_memory(weight, (size_t)(rows * cols) * sizeof(float)))) return;
+    weight->lent_plain = pack_memory != NULL;
+    if (is_filled()) return;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < (rows + ROWS - 1) / ROWS; i++)
         rows_of_isa->convert((const char *)b->elements + (size_t)(i * ROWS * cols) * dtype_size(b->dtype), b->dtype, cols,
@@ -556,6 +569,7 @@ Operand weight_operand(const Tensor *b, bool transposed, DType a, const PackedTi
     if (with_onednn && !weight->looked[transposed][is_bf16]) {
         weight_pack(weight, b, transposed, dtype, tiles);
         weight->looked[transposed][is_bf16] = true;
+        weight->lent[transposed][is_bf16] = pack_memory != NULL;
     }
     if (with_onednn && tiles->data) {
         *packed = tiles;
@@ -576,12 +590,24 @@ size_t gemm_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute
     return forward_bytes + backward_bytes + (plain ? (size_t)rows * (size_t)cols * sizeof(float) : 0);
 }
 
+Status gemm_pack(const Tensor *weight, DType compute, bool backward, const PackMemory *memory) {
+    const PackedTiles *unused;
+    if (product_rounds(compute, weight->dtype)) return ST_OK;
+    pack_memory = memory;
+    pack_failed = false;
+    weight_operand(weight, !weight->in_out, compute, &unused);
+    if (backward) weight_operand(weight, weight->in_out, compute, &unused);
+    pack_memory = NULL;
+    return pack_failed ? ST_RESOURCE : ST_OK;
+}
+
 void gemm_packed_free(void *packed) {
     PackedWeight *weight = packed;
     if (!weight) return;
     packed_total -= weight->bytes;
-    for (int i = 0; i < 4; i++) free(weight->tiles[i / 2][i % 2].data);
-    free(weight->plain);
+    for (int i = 0; i < 4; i++)
+        if (!weight->lent[i / 2][i % 2]) free(weight->tiles[i / 2][i % 2].data);
+    if (!weight->lent_plain) free(weight->plain);
     free(weight);
 }
 
