@@ -250,15 +250,16 @@ TEST(choices_are_constants) {
         if (key->type != KEY_CHOICE) continue;
         int constant = 0;
         for (Slice word; choice_next(&choices, &word); constant++, n++) {
-            char override[128], line[128];
+            char override[128], line[128], quoted[128];
             Recipe *recipe;
             Str yaml = {0};
             snprintf(override, sizeof override, "%s=%.*s", key->dotted, (int)word.len, word.data);
             snprintf(line, sizeof line, "  %s: %.*s\n", key->name, (int)word.len, word.data);
+            snprintf(quoted, sizeof quoted, "  %s: \"%.*s\"\n", key->name, (int)word.len, word.data); /* off is no text in YAML 1.1 */
             check_ok(recipe_read(NULL, (const char *[]){override}, 1, &recipe));
             assert_int_equal(*(const int *)key_field(recipe, key), constant);
             recipe_write_yaml(recipe, &yaml);
-            assert_non_null(strstr(str_text(&yaml), line));
+            assert_true(strstr(str_text(&yaml), line) || strstr(str_text(&yaml), quoted));
             str_release(&yaml);
             recipe_free(recipe);
         }
