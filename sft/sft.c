@@ -20,6 +20,7 @@ typedef struct Sft {
     SftLoss loss;
     Distil *distil; /* NULL: there is no teacher */
     RouterLoads routers;
+    double *numbers; /* of a student with experts: the sums of distillation, then those of its routers; else NULL */
     /* of one batch */
     Batch batch;
     RngKey *noise_keys;     /* one for each segment */
@@ -121,12 +122,35 @@ static Status train_batch(Sft *sft, const Model *model, Tape *tape, double divis
     return tape_backward(tape);
 }
 
+/* The sums of a student with experts are in two places. `use` gets each of them, and its place in sft->numbers. */
+static void student_numbers(const Sft *sft, void (*use)(double *part, double *number)) {
+    size_t n_distil, n_loads;
+    double *distil = distil_numbers(sft->distil, &n_distil), *loads = router_loads_numbers(&sft->routers, &n_loads);
+    for (size_t i = 0; sft->numbers && i < n_distil; i++) use(&distil[i], &sft->numbers[i]);
+    for (size_t i = 0; sft->numbers && i < n_loads; i++) use(&loads[i], &sft->numbers[n_distil + i]);
+}
+
+static void part_clear(double *part, double *number) { (void)number, *part = 0; }
+static void part_add(double *part, double *number) { *number += *part; }
+static void part_take(double *part, double *number) { *part = *number; }
+
 /* As train_batch, with the losses of a student. */
 static Status teach_batch(Sft *sft, const Model *model, const Pass *pass, LossSums *sums) {
+    student_numbers(sft, part_clear);
     TRY(router_loads_pass(&sft->routers, &sft->batch.model));
     TRY(distil_batch(sft->distil, model, pass, &sft->batch, sums));
     if (device_computes(tape_device(pass->tape))) router_loads_count(&sft->routers);
+    student_numbers(sft, part_add);
     return tape_backward(pass->tape);
+}
+
+static Status student_open(Sft *sft) {
+    size_t n_distil, n_loads;
+    router_loads_numbers(&sft->routers, &n_loads);
+    if (!sft->distil || n_loads == 0) return ST_OK;
+    distil_numbers(sft->distil, &n_distil);
+    sft->numbers = calloc(n_distil + n_loads, sizeof *sft->numbers);
+    return sft->numbers ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the loads of experts");
 }
 
 static Status sft_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
@@ -191,6 +215,7 @@ static Status sft_open(Trainer *trainer, RunPlan *plan) {
     TRY(distil_open(trainer, rows, plan, &sft->distil));
     say_answers(&sft->answers, rows, plan);
     TRY(router_loads_open(&sft->routers, trainer->model, trainer->recipe->train_router_aux_loss_coef));
+    TRY(student_open(sft));
     recipe_rows_are_read(rows);
     trainer->train = rows->train;
     trainer->eval = rows->eval;
@@ -217,6 +242,7 @@ static void sft_release(Trainer *trainer) {
     distil_close(sft->distil);
     router_loads_release(&sft->routers);
     batch_release(&sft->batch);
+    free(sft->numbers);
     free(sft->noise_keys);
     free(sft->values);
     free(sft->means);
@@ -225,14 +251,17 @@ static void sft_release(Trainer *trainer) {
 
 static double *sft_numbers(Trainer *trainer, size_t *n) {
     Sft *sft = trainer->context;
-    return sft->distil ? distil_numbers(sft->distil, n) : router_loads_numbers(&sft->routers, n);
+    size_t n_distil = 0;
+    double *distil = sft->distil ? distil_numbers(sft->distil, &n_distil) : NULL, *loads = router_loads_numbers(&sft->routers, n);
+    *n += n_distil;
+    return sft->numbers ? sft->numbers : distil ? distil : loads;
 }
 
-/* The numbers of a student have no loads: over ranks they would be those of its own rows. */
 static void sft_step_metrics(const Trainer *trainer, Metrics *metrics) {
     const Sft *sft = trainer->context;
+    if (sft->distil) student_numbers(sft, part_take);
     if (sft->distil) distil_metrics(sft->distil, metrics);
-    if (!sft->distil || trainer->ranks == 1) router_loads_metrics(&sft->routers, metrics);
+    router_loads_metrics(&sft->routers, metrics);
 }
 
 static const Objective objective = {.before = sft_before,

@@ -137,7 +137,7 @@ static Status read_rows(const Command *command, Quantize *job, TokenRows *rows, 
 static void show_plan(void *context, const PtqReport *report) {
     const Quantize *job = context;
     const PtqMemory *m = &report->memory;
-    char all[32], hidden[32], sums[32], layer[32], batch[32], file[32];
+    char all[32], hidden[32], sums[32], layer[32], batch[32], file[32], process[32];
     Str group = {0};
     str_printf(&group, report->group ? "groups of %lld" : "one group a row", (long long)report->group);
     show_line("%s, %d bits, %s, %s: %zu of %zu linear layers, %.2f bits a weight; the head stays as it is%s", job->config.method, job->config.bits,
@@ -146,9 +146,10 @@ static void show_plan(void *context, const PtqReport *report) {
     if (report->rows > 0)
         show_line("calibration: %lld rows of %lld tokens; errors on %lld rows held back, %lld tokens", (long long)report->rows,
                   (long long)report->tokens, (long long)report->held_rows, (long long)report->held_tokens);
-    show_line("memory: %s: %s of hidden states, %s of sums over inputs, %s for a layer, %s for a batch, %s of the model's file",
+    show_line("memory: %s: %s of hidden states, %s of sums over inputs, %s for a layer, %s for a batch, %s of the model's file, %s of the program",
               format_bytes((double)m->total, all), format_bytes((double)m->hidden, hidden), format_bytes((double)m->sums, sums),
-              format_bytes((double)m->layer, layer), format_bytes((double)m->batch, batch), format_bytes((double)m->file, file));
+              format_bytes((double)m->layer, layer), format_bytes((double)m->batch, batch), format_bytes((double)m->file, file),
+              format_bytes((double)m->process, process));
     str_release(&group);
 }
 

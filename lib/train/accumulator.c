@@ -62,17 +62,31 @@ static ReducerConfig reducer_config(const AccumulatorConfig *config, int model, 
 }
 
 static void poll_ranks(void *comm) { comm_poll(comm); }
+/* The gradients of each model leave in their own order. */
+static void any_ready(void *context, Tape *tape, Tensor *tensor) {
+    const Accumulator *a = context;
+    for (int m = 0; m < a->config.n_models; m++) {
+        const TapeWatch *watch = reducer_watch(a->reducers[m]);
+        watch->ready(watch->context, tape, tensor);
+    }
+}
+static void poll_any(void *context) { comm_poll(((const Accumulator *)context)->config.comm); }
 static void nothing_leaves(void *comm, Tape *tape, Tensor *tensor) { (void)comm, (void)tape, (void)tensor; }
 
 Status accumulator_init(Accumulator *a, const AccumulatorConfig *config, Arena *arena) {
     *a = (Accumulator){.config = *config, .rank = comm_rank(config->comm), .size = comm_size(config->comm), .arena = arena_new(0)};
     a->polls = (TapeWatch){.context = config->comm, .ready = nothing_leaves, .poll = poll_ranks};
+    a->several = (TapeWatch){.context = a, .ready = any_ready, .poll = poll_any};
     a->lanes = arena_alloc(arena, ((size_t)a->size + 1) * sizeof *a->lanes);
     if (!a->lanes || !a->arena) return ST_RESOURCE;
     for (int m = 0; m < config->n_models; m++) {
         TRY(lane_sums_init(&a->sums[m], config->params[m], most_buffers(config), arena));
         ReducerConfig reducer = reducer_config(config, m, &a->sums[m]);
-        if (a->size > 1) TRY(reducer_new(&reducer, arena, &a->reducers[m]));
+        if (a->size == 1) continue;
+        /* Ranks start the sums of two models in different orders: a rank without a pass starts those of the first one at once. */
+        if (m > 0) TRY(comm_split(config->comm, 0, a->rank, &a->groups[m]));
+        if (m > 0) reducer.comm = a->groups[m];
+        TRY(reducer_new(&reducer, arena, &a->reducers[m]));
     }
     return ST_OK;
 }
@@ -102,7 +116,11 @@ Status accumulator_divide(const AccumulatorConfig *config) {
 }
 
 void accumulator_release(Accumulator *a) {
-    for (int m = 0; m < a->config.n_models; m++) reducer_release(a->reducers[m]);
+    for (int m = 0; m < a->config.n_models; m++) {
+        reducer_release(a->reducers[m]);
+        comm_group_free(a->groups[m]);
+        a->groups[m] = NULL;
+    }
     arena_free(a->arena);
     a->arena = NULL;
 }
@@ -148,9 +166,9 @@ static Status finish_sums(Accumulator *a) {
     return ST_OK;
 }
 
-/* Gradients leave during a backward pass only if it computes all of them. */
+/* Gradients leave during the last backward pass of each model. */
 static const TapeWatch *watch_of(const Accumulator *a) {
-    return a->config.n_models == 1 && !a->config.late ? reducer_watch(a->reducers[0]) : &a->polls;
+    return a->config.late ? &a->polls : a->config.n_models == 1 ? reducer_watch(a->reducers[0]) : &a->several;
 }
 
 /* Each rank runs one leaf, and the sums of all owners go on. */

@@ -38,8 +38,10 @@ typedef struct Accumulator {
     int rank, size;
     LaneSums sums[ACCUMULATOR_MODELS];
     Reducer *reducers[ACCUMULATOR_MODELS]; /* NULL: one process */
+    Comm *groups[ACCUMULATOR_MODELS];      /* of models after the first: its ranks again */
     int64_t *lanes;                        /* (size + 1): of a step, or of a round */
     Arena *arena;                          /* of a vote */
+    TapeWatch several;                     /* of the last leaf with several models */
     TapeWatch polls;                       /* of leaves whose gradients do not leave yet: other ranks hear that this one works */
 } Accumulator;
 /* The leaves of a step. */

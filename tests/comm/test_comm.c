@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "lib/base/str.h"
@@ -507,15 +508,17 @@ TEST(a_computing_rank_hears_of_failures) {
     for (int rank = 0; rank < 2; rank++) check_contains(run.failures[rank].text, "rank 2 (hostB): the disk is full");
 }
 
-/* Random collectives with random delays: none hangs. */
+/* Random collectives with random delays, for 60 rounds and so many seconds: none hangs. */
 static Status soak_body(Comm *comm, void *data) {
-    const int rounds = *(const int *)data, size = comm_size(comm);
+    const double until = clock_seconds() + *(const double *)data;
+    const int size = comm_size(comm);
+    bool goes_on = true;
     float *x = calloc(4 * UNIT, sizeof *x);
     size_t first[RANKS_MAX + 1];
     int all[RANKS_MAX];
     char name[32];
     Status status = ST_OK;
-    for (int round = 0; status == ST_OK && round < rounds; round++) {
+    for (int round = 0; status == ST_OK && goes_on; round++) {
         const uint64_t draw = mix64((uint64_t)round + 1);
         const size_t n = draw % (4 * UNIT);
         snprintf(name, sizeof name, "round %d", round);
@@ -526,6 +529,8 @@ static Status soak_body(Comm *comm, void *data) {
         if (status == ST_OK && draw >> 34 & 1) status = comm_gather_small(comm, name, &round, sizeof round, all);
         if (status == ST_OK && draw >> 35 & 1) status = comm_broadcast(comm, COMM_WEIGHTS, name, (int)(draw % (uint64_t)size), x, n);
         comm_poll(comm);
+        goes_on = round < 60 || clock_seconds() < until;
+        if (status == ST_OK && round >= 59) status = comm_broadcast(comm, COMM_CONTROL, "whether the test goes on", 0, &goes_on, sizeof goes_on);
     }
     if (status == ST_OK) status = comm_finish(comm);
     free(x);
@@ -533,10 +538,10 @@ static Status soak_body(Comm *comm, void *data) {
 }
 
 TEST(nothing_hangs) {
-    int rounds = long_tests() ? 20000 : 60;
+    double seconds = long_tests() ? 600 : 0;
     RankRun run = {.config.timeout = 60};
     for (int rank = 0; rank < 3; rank++) run.trouble[rank] = (Trouble){.seed = (uint64_t)rank, .delay = 400};
-    check_ok(ranks_run(3, &run, soak_body, &rounds));
+    check_ok(ranks_run(3, &run, soak_body, &seconds));
 }
 
 /* ---- memory that the ranks of a machine have once ---- */
@@ -610,6 +615,24 @@ TEST(ranks_of_a_machine_have_weights_once) {
 #endif
 }
 
+/* If a rank cannot open the file, those of its machine have no common memory, and the other machine has. */
+static Status refused_body(Comm *comm, void *data) {
+    HostMemory *memory;
+    const struct rlimit none = {0, 0};
+    (void)data;
+    if (comm_rank(comm) == 1) assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    TRY(host_memory_new(comm, &memory));
+    if (!memory != (comm_rank(comm) < 2)) return status_fail(ST_NUMERIC, "rank %d: %s common memory", comm_rank(comm), memory ? "a" : "no");
+    if (memory && (!host_memory_take(memory, 100) || host_memory_end(memory) != ST_OK)) return ST_RESOURCE;
+    host_memory_free(memory);
+    return comm_finish(comm);
+}
+
+TEST(ranks_that_cannot_share_have_their_own) {
+    RankRun run = {.config.timeout = 60};
+    check_ok(ranks_fork(4, &run, refused_body, NULL));
+}
+
 /* A rank alone on its machine needs none. */
 static Status alone_body(Comm *comm, void *data) {
     HostMemory *memory;
@@ -635,6 +658,7 @@ int main(void) {
         cmocka_unit_test(ring_repeats),
         cmocka_unit_test(bf16_is_rounded_once),
         cmocka_unit_test(ranks_of_a_machine_have_weights_once),
+        cmocka_unit_test(ranks_that_cannot_share_have_their_own),
         cmocka_unit_test(a_rank_alone_has_its_own),
         cmocka_unit_test(delays_change_nothing),
         cmocka_unit_test(bytes_are_the_golden_ones),

@@ -234,6 +234,7 @@ TEST(errors_name_what_is_wrong) {
         check_refusal(tiny_ask(cases[i].path, cases[i].body), cases[i].status, cases[i].code, cases[i].param);
     HttpAnswer answer = http_ask(server_port(tiny_server), "GET", "/v1/models/tiny", "", "");
     assert_string_equal(json_string_value(json_object_get(answer.json, "id")), "tiny");
+    assert_null(json_object_get(answer.json, "activations_kl")); /* products are exact */
     http_answer_release(&answer);
     check_refusal(http_ask(server_port(tiny_server), "GET", "/v1/models/none", "", ""), 404, "model_not_found", "model");
     check_refusal(http_ask(server_port(tiny_server), "GET", "/v1/models", "Origin: http://evil.example\r\n", ""), 403, "wrong_origin", NULL);
@@ -247,6 +248,8 @@ TEST(keys_are_asked_for) {
     config.keys = keys;
     config.n_keys = 2;
     config.strict = true;
+    config.rounds_activations = true;
+    config.activations_kl = 0.125;
     snprintf(audit, sizeof audit, "%s", temp_file(test_folder, "audit.jsonl"));
     config.audit = audit;
     tiny_start(&config);
@@ -256,8 +259,11 @@ TEST(keys_are_asked_for) {
     check_refusal(http_ask(port, "GET", "/v1/models", "Authorization: Bearer key-of-ann2\r\n", ""), 401, "invalid_api_key", NULL);
     check_refusal(http_ask(port, "POST", "/v1/completions", "Authorization: Bearer key-of-bob\r\n", "{\"prompt\": \"a\", \"tpo_p\": 1}"), 400,
                   "unknown_parameter", "tpo_p");
-    HttpAnswer answer = http_ask(port, "POST", "/v1/completions", "Authorization: Bearer key-of-bob\r\n",
-                                 "{\"prompt\": \"secret words\", \"max_tokens\": 2, \"ignore_eos\": true}");
+    HttpAnswer answer = http_ask(port, "GET", "/v1/models/tiny", "Authorization: Bearer key-of-ann\r\n", "");
+    check_close(json_number_value(json_object_get(answer.json, "activations_kl")), 0.125, 0);
+    http_answer_release(&answer);
+    answer = http_ask(port, "POST", "/v1/completions", "Authorization: Bearer key-of-bob\r\n",
+                      "{\"prompt\": \"secret words\", \"max_tokens\": 2, \"ignore_eos\": true}");
     assert_int_equal(answer.status, 200);
     http_answer_release(&answer);
     tiny_stop();

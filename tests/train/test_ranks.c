@@ -347,6 +347,7 @@ TEST(pairs_on_ranks_are_those_of_one_process) {
 TEST(loads_of_experts_are_of_all_ranks) {
     static char lines[2048];
     static const char file[] = "adapter/adapter_model.safetensors";
+    char teacher[256];
     Str metrics = {0};
     check_ok(model_write_random(temp_file(test_folder, "experts"),
                                 "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 29, \"hidden_size\": 16, \"intermediate_size\": 24, "
@@ -369,6 +370,15 @@ TEST(loads_of_experts_are_of_all_ranks) {
     metrics_text(temp_file(test_folder, "experts-3"), &metrics);
     check_contains(str_text(&metrics), "\"expert_load\": [");
     check_contains(str_text(&metrics), "\"router_aux_loss\": ");
+    str_clear(&metrics);
+    snprintf(teacher, sizeof teacher, "distil.teacher=%s/experts\ntrain.router_aux_loss_coef=0.01", test_folder);
+    run_on(1, &(RankedRun){sft_run, "student-1", lines, teacher, .resume = false}, ST_OK);
+    run_on(3, &(RankedRun){sft_run, "student-3", lines, teacher, .resume = false}, ST_OK);
+    check_same_file(test_folder, "student-1", "student-3", file);
+    check_same_metrics("student-1", "student-3");
+    metrics_text(temp_file(test_folder, "student-3"), &metrics);
+    check_contains(str_text(&metrics), "\"expert_load\": [");
+    check_contains(str_text(&metrics), "\"divergence\": ");
     str_release(&metrics);
 }
 

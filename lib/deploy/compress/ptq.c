@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "lib/base/log.h"
+#include "lib/base/system.h"
 #include "lib/base/work.h"
 
 /* ---- parts of the model ---- */
@@ -420,6 +421,7 @@ static Status run_ptq(Ptq *ptq) {
     Str kept = {0};
     TRY(check_settings(ptq->config, ptq->method));
     TRY(check_output(ptq));
+    ptq->resident = (size_t)memory_resident();
     TRY(open_base(ptq));
     TRY(list_layers(ptq));
     if (ptq->format->check) TRY(ptq->format->check(ptq));

@@ -32,12 +32,13 @@ typedef struct PtqLayer {
 } PtqLayer;
 /* Memory that a run needs before the comparison, in bytes. */
 typedef struct PtqMemory {
-    size_t hidden; /* the hidden states of all calibration tokens */
-    size_t sums;   /* over inputs, of the layers in work, with what the method makes of them */
-    size_t layer;  /* weights and codes of one decoder layer, and the work on one of its matrices */
-    size_t batch;  /* a pass: activations, workspaces of kernels */
-    size_t file;   /* pages of the original that are in use at a time */
-    size_t total;  /* the sum, and what a process takes for code that it runs for the first time */
+    size_t hidden;  /* the hidden states of all calibration tokens */
+    size_t sums;    /* over inputs, of the layers in work, with what the method makes of them */
+    size_t layer;   /* weights and codes of one decoder layer, and the work on one of its matrices */
+    size_t batch;   /* a pass: activations, workspaces of kernels */
+    size_t file;    /* pages of the original that are in use at a time */
+    size_t process; /* the program itself with tokenizer and rows: measured, plus an allowance for code that has not run yet */
+    size_t total;   /* the sum: the largest resident size to expect */
 } PtqMemory;
 typedef struct PtqReport {
     PtqLayer *layers; /* n_layers: all linear layers but the head, in order */

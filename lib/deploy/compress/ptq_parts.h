@@ -86,6 +86,7 @@ struct Ptq {
     /* of the run; of a decoder layer; of the inputs gathered in one pass; of the work on one matrix */
     Arena *arena, *layer_arena, *inputs_arena, *work_arena;
     PtqReport *report;
+    size_t resident;      /* of the process before the model is loaded, bytes */
     DType scales, biases; /* in which scales, and biases that are added, are written */
     bool adds_bias[2];    /* attention, feed-forward: all their layers get a bias */
     json_t *settings;     /* quantization_config */
@@ -143,6 +144,7 @@ Status ptq_quantise(Ptq *ptq, PtqInputs *inputs, PtqMatrix *matrix); /* rounds, 
 
 /* ---- ptq_write.c ---- */
 
+enum { PTQ_COPIED_PIECE = 8 << 20 };                /* bytes of a tensor that are copied at a time */
 Status ptq_write_begin(Ptq *ptq, const char *made); /* declares all tensors */
 Status ptq_write_until(Ptq *ptq, int64_t layer);    /* writes the modules up to and with this decoder layer; INT64_MAX: all */
 Status ptq_write_end(Ptq *ptq, const char *made);   /* completes weights, config.json and the other files */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Pages of code that runs for the first time, stacks of threads, what the C library keeps. */
-enum { FIRST_TIME = 3 << 20, OPENBLAS = 6 << 20 };
+enum { FIRST_TIME = 5 << 20, OPENBLAS = 4 << 20 };
 
 static size_t wide_bytes(const Ptq *ptq) { return ptq->model->compute == DT_F64 ? sizeof(double) : sizeof(float); }
 static bool is_gptq(const Ptq *ptq) { return strcmp(ptq->method->name, "gptq") == 0; }
@@ -87,6 +87,13 @@ static LayerSizes largest_layer(const Ptq *ptq) {
     return most;
 }
 
+/* Tensors that stay as stored are copied in such pieces. */
+static size_t largest_piece(const Ptq *ptq) {
+    size_t largest = 0;
+    for (size_t i = 0; i < ptq->model->files->n; i++) largest = MAX(largest, ptq->model->files->tensors[i].bytes);
+    return MIN(largest, (size_t)PTQ_COPIED_PIECE);
+}
+
 /* ---- a pass ---- */
 
 typedef struct Seen {
@@ -141,8 +148,9 @@ Status ptq_plan(Ptq *ptq) {
     memory->hidden = (size_t)ptq->n_tokens * dtype_bytes(ptq->model->compute, ptq->model->config.hidden_size) * (ptq->method->scales_inputs ? 2 : 1);
     memory->sums = seen.inputs + seen.plain;
     memory->layer = layer.weights + layer.work + layer.passing;
-    memory->file = layer.stored;
-    memory->total = memory->hidden + memory->sums + memory->layer + memory->batch + memory->file + FIRST_TIME + (is_gptq(ptq) ? OPENBLAS : 0);
+    memory->file = MAX(layer.stored, largest_piece(ptq));
+    memory->process = ptq->resident + FIRST_TIME + (is_gptq(ptq) ? OPENBLAS : 0);
+    memory->total = memory->hidden + memory->sums + memory->layer + memory->batch + memory->file + memory->process;
     /* One block each, so that smaller layers before larger ones leave no gaps. */
     arena_reserve(ptq->inputs_arena, seen.inputs + (1 << 16));
     arena_reserve(ptq->layer_arena, layer.weights + seen.plain + (1 << 16));

@@ -123,9 +123,8 @@ Status ptq_write_begin(Ptq *ptq, const char *made) {
 /* ---- writing ---- */
 
 static void write_bytes(const Ptq *ptq, const StoredTensor *stored) {
-    const size_t most = (size_t)8 << 20;
-    for (size_t at = 0; at < stored->bytes; at += most) {
-        const size_t n = MIN(most, stored->bytes - at);
+    for (size_t at = 0; at < stored->bytes; at += PTQ_COPIED_PIECE) {
+        const size_t n = MIN((size_t)PTQ_COPIED_PIECE, stored->bytes - at);
         safetensors_write(ptq->writer, stored->data + at, n);
         model_drop_pages(ptq->model, stored->data + at, n);
     }

@@ -91,6 +91,11 @@ TEST(ranks_replace_the_same_groups) {
 TEST(a_value_model_of_its_own_is_not_divided) {
     static const char more[] = ADAPTER LENGTH "rl.algorithm=ppo\nrl.value_model=base\n";
     compare("own", more, 2, "none");
+    for (int rank = 0; rank < 2; rank++) { /* the gradients of both models leave while their passes go on */
+        const double buckets = rank_noted("own-2-none", 1, rank, NULL, "buckets"),
+                     early = rank_noted("own-2-none", 1, rank, NULL, "buckets_in_backward");
+        if (buckets < 2 || early != buckets) fail_msg("rank %d: %.0f of %.0f buckets left during a backward pass", rank, early, buckets);
+    }
     if (long_tests()) compare("own", more, 4, "none");
     run_on(2,
            &(RankedRun){policy_run, "own-divided", policy_lines(), ADAPTER LENGTH "rl.algorithm=ppo\nrl.value_model=base\nparallel.shard=optimizer",
