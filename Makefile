@@ -119,7 +119,7 @@ named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)
 # - clang without oneDNN: clang checks all files, and compiles what runs: the tests of products, kernels, ops and log-probabilities.
 TRAINS := $(shell awk -f tests/cli/trains.awk $(wildcard tests/cli/*.case))
 ALL := $(TESTS) $(CASES) $(SCRIPTS)
-THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_generator test_data test_store test_filter test_reward_http test_serve test_serve_clients test_serve_forms test_reward_command test_env_command test_synth test_synth_servers test_file test_system test_comm
+THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generator test_data test_store test_filter test_reward_http test_serve test_serve_clients test_serve_forms test_reward_command test_env_command test_synth test_synth_servers test_file test_system test_comm
 PORTABLE := test_matmul test_kernels test_ops test_logprobs_kernel test_generate cli/doctor
 DUTY_OF := $(if $(filter san,$(FLAVOUR)),san,$(if $(filter tsan,$(FLAVOUR)),tsan,$(if $(filter 0,$(ONEDNN)),portable)))
 DUTY_san = $(TESTS) $(filter-out $(TRAINS) $(MEASURES) tests/cli/doctor.case,$(CASES)) tests/cli/self_test.sh
