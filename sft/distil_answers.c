@@ -8,6 +8,7 @@
 
 #include "data/check/check.h"
 #include "lib/base/file.h"
+#include "lib/base/system.h"
 #include "lib/base/work.h"
 #include "lib/infer/infer.h"
 #include "lib/train/train.h"
@@ -144,24 +145,41 @@ static Status look_at_ranks(void *context, size_t prompt, int64_t sample, int32_
     return comm_check(((const Answering *)context)->comm);
 }
 
+/* stop: the token that ends a turn, or -1; valid as long as the result. */
+static GenerateConfig answer_config(const Answering *a, const int32_t *stop) {
+    const Recipe *r = a->recipe;
+    return (GenerateConfig){.sample = {.greedy = r->generate_greedy,
+                                       .temperature = r->generate_temperature,
+                                       .top_k = r->generate_top_k,
+                                       .top_p = r->generate_top_p,
+                                       .min_p = r->generate_min_p,
+                                       .repetition_penalty = r->generate_repetition_penalty,
+                                       .typical_p = 1},
+                            .max_new_tokens = r->generate_max_new_tokens,
+                            .n = r->generate_n,
+                            .seed = rng_u64(rng_key((uint64_t)r->seed, RNG_SAMPLE, 0), 0),
+                            .n_stop = r->generate_stop.n,
+                            .stop = r->generate_stop.items,
+                            .n_stop_ids = *stop >= 0,
+                            .stop_ids = stop};
+}
+
+/* Resident bytes while the teacher answers: its weights, the program, sampling. */
+static size_t answering_bytes(const Answering *a) {
+    const int32_t stop = -1;
+    const GenerateConfig config = answer_config(a, &stop);
+    const ModelMemory teacher = model_memory(a->teacher, false);
+    const size_t loaded = teacher.mapped + teacher.shared + teacher.weights, resident = (size_t)memory_resident();
+    const size_t ranks = (size_t)comm_size(a->comm);
+    size_t longest = 1;
+    for (size_t i = 0; i < a->n; i++) longest = MAX(longest, a->prompts[i].n);
+    return MAX(resident, loaded) + teacher.packed + generate_bytes(a->teacher, (a->n + ranks - 1) / ranks, longest, &config);
+}
+
 /* Answers the prompts of this rank. */
 static Status answer_own(Answering *a) {
-    const Recipe *r = a->recipe;
-    int32_t stop = a->theirs.chat ? chat_end_of_turn(a->theirs.chat) : -1;
-    GenerateConfig config = {.sample = {.greedy = r->generate_greedy,
-                                        .temperature = r->generate_temperature,
-                                        .top_k = r->generate_top_k,
-                                        .top_p = r->generate_top_p,
-                                        .min_p = r->generate_min_p,
-                                        .repetition_penalty = r->generate_repetition_penalty,
-                                        .typical_p = 1},
-                             .max_new_tokens = r->generate_max_new_tokens,
-                             .n = r->generate_n,
-                             .seed = rng_u64(rng_key((uint64_t)r->seed, RNG_SAMPLE, 0), 0),
-                             .n_stop = r->generate_stop.n,
-                             .stop = r->generate_stop.items,
-                             .n_stop_ids = stop >= 0,
-                             .stop_ids = &stop};
+    const int32_t stop = a->theirs.chat ? chat_end_of_turn(a->theirs.chat) : -1;
+    const GenerateConfig config = answer_config(a, &stop);
     const size_t rank = (size_t)comm_rank(a->comm), ranks = (size_t)comm_size(a->comm);
     a->first = rank * a->n / ranks;
     a->end = (rank + 1) * a->n / ranks;
@@ -279,6 +297,7 @@ static Status find_or_make(Answering *a, const TrainingConfig *config, DistilAns
     TRY(name_answers(a, &answers->path));
     bool made = file_exists(answers->path);
     if (comm_size(a->comm) > 1) TRY(comm_broadcast(a->comm, COMM_CONTROL, "whether there are answers", 0, &made, sizeof made));
+    if (!made) answers->memory = answering_bytes(a);
     if (!made && config->options.dry_run) return ST_OK;
     if (!made) TRY(make_answers(a, answers->path));
     TRY(share_answers(a->comm, answers->path));

@@ -14,6 +14,7 @@
 typedef struct DistilAnswers {
     bool wanted, made; /* by the recipe; made: the file is there */
     const char *path;  /* in the recipe's arena; NULL: the answers are not wanted */
+    size_t memory;     /* bytes while the teacher answers; 0: the file was there before */
     Recipe recipe;     /* the recipe with this file as data.train; valid as long as the original */
 } DistilAnswers;
 /* Lets the teacher answer all prompts, as section `generate` says, and writes answers-HASH.jsonl next to the output: rows of the student's ids, whose

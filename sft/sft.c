@@ -189,7 +189,9 @@ static Status sft_begin(Trainer *trainer, const Pass *all, double *divisor) {
 
 static Status sft_before(Trainer *trainer) {
     Sft *sft = trainer->context;
-    return distil_answer(trainer->recipe, trainer->config, &sft->answers);
+    TRY(distil_answer(trainer->recipe, trainer->config, &sft->answers));
+    trainer->before = sft->answers.memory;
+    return ST_OK;
 }
 
 static void say_answers(const DistilAnswers *answers, const RecipeRows *rows, RunPlan *plan) {

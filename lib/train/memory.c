@@ -280,6 +280,7 @@ void train_memory_describe(const TrainMemory *memory, Str *text) {
         before = ", ";
     }
     if (before[0] == ',') str_append_char(text, ')');
+    if (memory->before) str_printf(text, "; %s while the teacher answers, before training", format_bytes((double)memory->before, bytes));
     if (memory->checkpointing != CHECKPOINT_NONE) str_printf(text, "; checkpointing %s", checkpointing_names[memory->checkpointing]);
     if (memory->part_tokens > 1)
         str_printf(text, "; batches in parts of at most %lld token%s", (long long)memory->part_tokens, plural(memory->part_tokens));
@@ -303,6 +304,7 @@ void train_memory_write(JsonWriter *w, const TrainMemory *memory) {
     if (memory->rollout) jw_int(w, "sampling", (int64_t)memory->rollout);
     if (memory->experience) jw_int(w, "experience", (int64_t)memory->experience);
     jw_int(w, "program", (int64_t)memory->baseline);
+    if (memory->before) jw_int(w, "before", (int64_t)memory->before);
     jw_string(w, "checkpointing", checkpointing_names[memory->checkpointing]);
     jw_int(w, "part_tokens", memory->part_tokens);
     jw_end_object(w);

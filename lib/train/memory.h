@@ -19,7 +19,8 @@ typedef struct TrainMemory {
     size_t baseline;             /* the process without all that: code, tokenizer, rows; measured, plus an allowance for code that has not run yet */
     Checkpointing checkpointing; /* the choice that the sizes are for */
     int64_t part_tokens;         /* accumulation steps run in parts of at most this many tokens; 0 = not split */
-    size_t total;                /* the sum: the largest resident size to expect */
+    size_t before;               /* work that ends before all this begins, such as a teacher's answers; 0: none */
+    size_t total;                /* the sum, or `before` if that is more: the largest resident size to expect */
     TapeBytes tape_bytes;        /* the details of `activations` */
 } TrainMemory;
 /* What train_memory_plan needs of a run. */

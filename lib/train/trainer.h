@@ -81,6 +81,7 @@ struct Trainer {
     int64_t total_steps;        /* optimiser steps */
     Lanes lanes;
     size_t beside;       /* bytes that the objective takes in addition to training; set by Objective.open */
+    size_t before;       /* bytes of what the objective does before the model is opened; set by Objective.before; 0: nothing */
     int64_t pass_tokens; /* most tokens of a pass, for any memory; 0 = no limit; set by Objective.open */
     int64_t part_tokens; /* a leaf is split into passes of at most so many tokens; 0 = no split */
     TaskInput inputs[TASK_MAX_INPUTS];

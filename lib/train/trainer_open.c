@@ -66,6 +66,8 @@ static Status plan_trainer_memory(Trainer *trainer, TrainMemory *memory) {
                        .largest = rows_largest,
                        .split = trainer->objective->whole_batches ? NULL : rows_split};
     TRY(train_memory_plan(&task, trainer->config->options.resume ? trainer->recipe->output : NULL, memory));
+    memory->before = trainer->before;
+    memory->total = MAX(memory->total, memory->before);
     return rows_lend(trainer) ? ST_OK : params_own_grads(&trainer->model->params, trainer->model->arena);
 }
 
