@@ -481,5 +481,8 @@ size_t reducer_bytes(const ReducerConfig *config) {
     size_t bucket = MIN(n, MAX(elements_of(config->bucket), elements_of(config->first_bucket))) * sizeof(float);
     size_t own = MIN(n, (n / SHARD_UNIT + ranks) / ranks * SHARD_UNIT + SHARD_UNIT) * sizeof(float);
     int levels = config->n_rounds ? MAX(tree_levels(config->n_rounds) - empty_levels(ranks), 1) : 0;
-    return SLOTS * (size_t)MAX(config->most_nodes, 1) * bucket + (size_t)levels * own;
+    /* One bucket at a time is added, segment by segment: those of the other ranks, and partial sums where there are no counters */
+    size_t nodes = (size_t)MAX(config->most_nodes, 1), segment = MIN(bucket, COMM_SEGMENT);
+    size_t partial = config->n_rounds ? 0 : (size_t)tree_levels((int64_t)(ranks * nodes));
+    return SLOTS * nodes * bucket + (size_t)levels * own + ((ranks - 1) * nodes + partial) * segment;
 }

@@ -71,6 +71,7 @@ typedef struct Peer {
     uint32_t at;     /* its bytes so far, with the head */
     Pending *posted; /* where it goes, or: */
     Early *early;
+    size_t waiting; /* bytes of its messages that nobody has asked for */
 } Peer;
 
 typedef struct Forked {
@@ -136,7 +137,7 @@ static void head_arrived(Forked *forked, int rank) {
 
 static void peer_read(Forked *forked, int rank) {
     Peer *peer = &forked->peers[rank];
-    while (peer->fd >= 0) {
+    while (peer->fd >= 0 && peer->waiting < RANKS_WAITING) {
         const bool in_head = peer->at < sizeof peer->head;
         uint8_t *data = peer->posted ? peer->posted->data : peer->early ? peer->early->data : NULL;
         void *to = in_head ? (uint8_t *)&peer->head + peer->at : data + (peer->at - sizeof peer->head);
@@ -162,6 +163,7 @@ static void peer_read(Forked *forked, int rank) {
         else {
             *forked->early_end = peer->early;
             forked->early_end = &peer->early->next;
+            peer->waiting += peer->head.bytes;
         }
         peer->at = 0;
         peer->posted = NULL;
@@ -202,6 +204,7 @@ static Status forked_receive(void *state, int from, int tag, void *data, size_t 
         memcpy(data, early->data, early->bytes);
         *at = early->next;
         if (!*at) forked->early_end = at;
+        forked->peers[early->peer].waiting -= early->bytes;
         free(early);
         pending->done = true;
         return ST_OK;
