@@ -192,7 +192,8 @@ TEST(memory_falls_with_what_is_divided) {
         run_on(2, &(RankedRun){sft_run, name, lines, more, .resume = false}, ST_OK);
         peak[s] = told(name, "finished.json", NULL, "peak_rss_bytes");
         const double planned = told(name, "started.json", "memory", "total");
-        if (peak[s] > 1.05 * planned + RANKS_WAITING || peak[s] < 0.85 * planned) fail_msg("%s: planned %.0f, took %.0f", shards[s], planned, peak[s]);
+        if (peak[s] > 1.05 * planned + RANKS_WAITING || peak[s] < 0.85 * planned)
+            fail_msg("%s: planned %.0f, took %.0f", shards[s], planned, peak[s]);
         for (int rank = 0; rank < 2; rank++) { /* of 52 buckets at least those of the last eight layers */
             const double buckets = rank_noted(name, 1, rank, NULL, "buckets"), early = rank_noted(name, 1, rank, NULL, "buckets_in_backward");
             if (buckets < 40 || early < 32) fail_msg("%s: %.0f of %.0f buckets left during the backward pass", name, early, buckets);
