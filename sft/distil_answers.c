@@ -11,6 +11,7 @@
 #include "lib/base/system.h"
 #include "lib/base/work.h"
 #include "lib/infer/infer.h"
+#include "lib/train/distil_teacher.h"
 #include "lib/train/train.h"
 #include "lib/recipe/keys.h"
 
@@ -164,6 +165,9 @@ static GenerateConfig answer_config(const Answering *a, const int32_t *stop) {
                             .stop_ids = stop};
 }
 
+/* Bytes of an id in a line, and of the text of a token */
+enum { ID_TEXT = 7, TOKEN_TEXT = 4 };
+
 /* Resident bytes while the teacher answers: its weights, the program, sampling. */
 static size_t answering_bytes(const Answering *a) {
     const int32_t stop = -1;
@@ -173,7 +177,11 @@ static size_t answering_bytes(const Answering *a) {
     const size_t ranks = (size_t)comm_size(a->comm);
     size_t longest = 1;
     for (size_t i = 0; i < a->n; i++) longest = MAX(longest, a->prompts[i].n);
-    return MAX(resident, loaded) + teacher.packed + generate_bytes(a->teacher, (a->n + ranks - 1) / ranks, longest, &config);
+    const size_t each = (a->n + ranks - 1) / ranks;
+    /* Each rank keeps its answers as text until rank 0 has them: ids of a row twice, and the answer */
+    const size_t row = 2 * ID_TEXT * (longest + (size_t)config.max_new_tokens) + TOKEN_TEXT * (size_t)config.max_new_tokens;
+    const size_t lines = ranks > 1 ? each * (size_t)config.n * row : 0;
+    return MAX(resident, loaded) + teacher.packed + generate_bytes(a->teacher, each, longest, &config) + lines;
 }
 
 /* Answers the prompts of this rank. */
@@ -289,14 +297,27 @@ static Status share_answers(Comm *comm, const char *path) {
     return status;
 }
 
+/* Whether the answers need not be made: rank 0 has them, and in a dry run, which copies nothing, all ranks. */
+static Status look_for_answers(const Answering *a, const char *path, bool dry_run, bool *there) {
+    const size_t ranks = (size_t)comm_size(a->comm);
+    const bool mine = file_exists(path);
+    bool *all = malloc(ranks * sizeof *all);
+    Status status = all ? comm_gather_small(a->comm, "whether there are answers", &mine, sizeof mine, all)
+                        : status_fail(ST_RESOURCE, "out of memory for %zu ranks", ranks);
+    *there = status == ST_OK && all[0];
+    for (size_t r = 0; *there && dry_run && r < ranks; r++) *there = all[r];
+    free(all);
+    return status;
+}
+
 static Status find_or_make(Answering *a, const TrainingConfig *config, DistilAnswers *answers) {
     const char *day;
     TRY(recipe_day(a->recipe, config->options.resume, &day));
     TRY(open_answering(a, config, day));
     TRY(ranks_agree_on_prompts(a));
     TRY(name_answers(a, &answers->path));
-    bool made = file_exists(answers->path);
-    if (comm_size(a->comm) > 1) TRY(comm_broadcast(a->comm, COMM_CONTROL, "whether there are answers", 0, &made, sizeof made));
+    bool made;
+    TRY(look_for_answers(a, answers->path, config->options.dry_run, &made));
     if (!made) answers->memory = answering_bytes(a);
     if (!made && config->options.dry_run) return ST_OK;
     if (!made) TRY(make_answers(a, answers->path));
@@ -311,7 +332,7 @@ static Status check_keys(const Recipe *recipe) {
     static const char *const others[] = {"distil.beta",   "distil.temperature", "distil.times_temperature_squared", "distil.alpha", "distil.top_k",
                                          "distil.hidden", "distil.attention"};
     for (size_t i = 0; i < COUNT_OF(others); i++) TRY(recipe_unread(recipe, others[i], "leave it out", "does nothing with 'distil.loss: sequence'"));
-    if (!file_exists(recipe->distil_teacher) || dir_exists(recipe->distil_teacher) || text_ends_with(recipe->distil_teacher, ".gguf")) return ST_OK;
+    if (!distil_teacher_is_file(recipe->distil_teacher)) return ST_OK;
     return status_hint(status_fail(ST_CONFIG, "'distil.loss: sequence' needs a teacher that answers, but '%s' is a file", recipe->distil_teacher),
                        "name a model");
 }

@@ -142,7 +142,9 @@ static Status parse_option(Command *command, int argc, char **argv, int *i, cons
 
 static void to_stderr(void *context, LogLevel level, const char *text) {
     (void)context;
-    if (level == LOG_WARNING)
+    if (level == LOG_RANK && comm_rank(ranks_world()) > 0)
+        ranks_warn(text);
+    else if (level <= LOG_WARNING)
         show_warning(NULL, text);
     else
         show_message("%s", text);

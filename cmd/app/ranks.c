@@ -126,6 +126,16 @@ Status ranks_open(void) {
     return share_processors();
 }
 
+void ranks_warn(const char *text) {
+    const int rank = comm_rank(ranks.world);
+    Str words = {0};
+    str_printf(&words, "rank %d (%s): %s", rank, comm_host(ranks.world, rank), text);
+    set_silent(false);
+    show_warning(NULL, str_text(&words));
+    set_silent(rank > 0);
+    str_release(&words);
+}
+
 Status ranks_begin_failed(const char *command, Status status) {
     Failure own;
     if (status == ST_OK || !ranks.launch.launched || !is_divided(command)) return status;

@@ -31,6 +31,7 @@ int64_t ranks_sharing(void); /* how many ranks use this rank's processors; 1 for
 Status ranks_libraries(Str *text);
 /* A WorkSink: show_work, and a sign of life for the other ranks */
 void ranks_work(void *context, const Work *work);
+void ranks_warn(const char *text); /* prints a warning of a rank that is silent otherwise: "rank 1 (hostB): ..." */
 /* To be called after each step. Says once how to get more time to save, if the launcher leaves less than the step took. */
 void ranks_step(void);
 /* Fails on all ranks alike if one of them has another program, instruction set or recipe; else applies the recipe to the world, and shows how many

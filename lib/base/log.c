@@ -28,7 +28,7 @@ void log_set_record(LogSink *record, void *context) {
 bool log_is_enabled(LogLevel level) { return log_target.sink && level <= log_target.highest; }
 
 void log_message(LogLevel level, const char *format, ...) {
-    bool recorded = level == LOG_WARNING && log_target.record;
+    bool recorded = level <= LOG_WARNING && log_target.record;
     if (!recorded && !log_is_enabled(level)) return;
     char text[4096];
     va_list args;

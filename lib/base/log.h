@@ -5,7 +5,8 @@
 
 #include "lib/base/base.h"
 
-typedef enum LogLevel { LOG_WARNING, LOG_INFO } LogLevel;
+/* LOG_RANK: a warning of what this process alone has met; the ranks that are silent otherwise print it too. */
+typedef enum LogLevel { LOG_RANK, LOG_WARNING, LOG_INFO } LogLevel;
 typedef void LogSink(void *context, LogLevel level, const char *text);
 void log_set_sink(LogSink *sink, void *context, LogLevel highest); /* the program sets this once */
 void log_set_record(LogSink *record, void *context);               /* receives every warning as well, in addition to the sink; NULL = none */

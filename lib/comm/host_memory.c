@@ -71,7 +71,7 @@ static void open_file(HostMemory *memory, const Shared *shared) {
     uint64_t mark[2];
     if (shared->fd < 0) return;
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)shared->process, (long long)shared->fd);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* in another container it may be anything */
     if (fd < 0) return;
     if (pread(fd, mark, sizeof mark, 0) == (ssize_t)sizeof mark && memcmp(mark, shared->mark, sizeof mark) == 0)
         memory->fd = fd;
@@ -119,7 +119,7 @@ Status host_memory_new(Comm *comm, HostMemory **result) {
         return ST_OK;
     }
     if (status == ST_OK && memory->fills)
-        log_message(LOG_WARNING, "the ranks on '%s' cannot share memory: each has its own copy of weights that are converted",
+        log_message(LOG_RANK, "the ranks on '%s' cannot share memory: each has its own copy of weights that are converted",
                     comm_host(comm, comm_rank(comm)));
     host_memory_free(memory);
     return status;
@@ -214,7 +214,10 @@ void *host_memory_take(HostMemory *memory, size_t bytes) {
     if (!memory->fills && !memory->whole && begin_reading(memory) != ST_OK) return NULL;
     const size_t place = next_place(memory, bytes, &chunk);
     memory->calls = mix64(memory->calls + bytes);
-    if (!memory->fills && place + bytes > memory->size) return no_memory(bytes, EINVAL);
+    if (!memory->fills && place + bytes > memory->size) {
+        status_fail(ST_RESOURCE, "this rank has other weights than the first one of its machine");
+        return NULL;
+    }
     if (!memory->fills) return touched(memory->whole + place, bytes);
     if (chunk && !new_chunk(memory, place, chunk)) return no_memory(bytes, errno ? errno : ENOMEM);
     /* Memory that is missing is an error here, and would be a signal when it is written */

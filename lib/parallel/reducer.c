@@ -402,6 +402,13 @@ Status reducer_gather_weights(Reducer *reducer) {
 
 /* ---- making one ---- */
 
+/* Levels that are empty after a round of `ranks` lanes, and so after any number of them. */
+static int empty_levels(size_t ranks) {
+    int levels = 0;
+    while (!(ranks >> levels & 1)) levels++;
+    return levels;
+}
+
 static Status new_slots(Reducer *reducer, Arena *arena) {
     int n = MAX(reducer->config.most_nodes, 1);
     for (size_t s = 0; s < SLOTS; s++) {
@@ -426,13 +433,6 @@ static Status own_grads(Reducer *reducer, Arena *arena) {
         if (!param->own_grad) return status_prefix(ST_RESOURCE, "gradient of '%s'", param->name);
     }
     return ST_OK;
-}
-
-/* Levels that are empty after a round of `ranks` lanes, and so after any number of them. */
-static int empty_levels(size_t ranks) {
-    int levels = 0;
-    while (!(ranks >> levels & 1)) levels++;
-    return levels;
 }
 
 static Status new_counters(Reducer *reducer, Arena *arena) {
@@ -481,8 +481,11 @@ size_t reducer_bytes(const ReducerConfig *config) {
     size_t bucket = MIN(n, MAX(elements_of(config->bucket), elements_of(config->first_bucket))) * sizeof(float);
     size_t own = MIN(n, (n / SHARD_UNIT + ranks) / ranks * SHARD_UNIT + SHARD_UNIT) * sizeof(float);
     int levels = config->n_rounds ? MAX(tree_levels(config->n_rounds) - empty_levels(ranks), 1) : 0;
-    /* One bucket at a time is added, segment by segment: those of the other ranks, and partial sums where there are no counters */
+    /* One bucket at a time is added, segment by segment: those of the other ranks, and partial sums where there are no counters; with bf16 also what
+     * leaves, and one node and the partial sums in f32 */
     size_t nodes = (size_t)MAX(config->most_nodes, 1), segment = MIN(bucket, COMM_SEGMENT);
-    size_t partial = config->n_rounds ? 0 : (size_t)tree_levels((int64_t)(ranks * nodes));
-    return SLOTS * nodes * bucket + (size_t)levels * own + ((ranks - 1) * nodes + partial) * segment;
+    size_t partial = (size_t)(config->n_rounds ? MIN(empty_levels(ranks), tree_levels(config->n_rounds)) : tree_levels(config->n_lanes));
+    size_t segments = (ranks - 1) * nodes + partial;
+    if (config->bf16) segments += ranks * nodes + 2 + partial;
+    return SLOTS * nodes * bucket + (size_t)levels * own + segments * segment;
 }

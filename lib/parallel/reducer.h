@@ -24,6 +24,7 @@ typedef struct ReducerConfig {
     Comm *comm; /* of at least two ranks */
     const Params *params;
     LaneSums *sums;              /* of this rank's lanes */
+    int64_t n_lanes;             /* of a step, at most */
     int most_nodes;              /* sums of lanes that this rank sends at most, at least 1 */
     int64_t n_rounds;            /* > 0: each leaf is summed at once (reducer_begin), of a step of at most so many */
     bool divided;                /* a rank gets the sums of its own elements only; true with rounds */

@@ -226,7 +226,8 @@ static bool is_watched(const Tensor *tensor) { return tensor && tensor->needs_gr
 
 /* Counts the ops that will add to gradients. A checkpointed layer that runs again was counted before. */
 static void watch_forward(const Tape *tape, Tensor *const *inputs, int n_inputs) {
-    for (int i = 0; i < n_inputs && tape->keeping != KEEP_RESTORE; i++)
+    const bool counts = tape->keeping != KEEP_RESTORE && tape_needs_backward(tape);
+    for (int i = 0; i < n_inputs && counts; i++)
         if (is_watched(inputs[i])) inputs[i]->uses++;
     tape->watch->poll(tape->watch->context);
 }

@@ -16,7 +16,7 @@ typedef enum RankWork {
     RANK_FORWARD,
     RANK_BACKWARD,
     RANK_REDUCE,    /* sums of gradients, after the backward pass of the last leaf; copies of weights */
-    RANK_OPTIMIZER, /* norm, clipping, update */
+    RANK_OPTIMIZER, /* clipping, update */
     RANK_ROLLOUT,   /* samples and their rewards; other kinds of training have none */
     RANK_WORKS
 } RankWork;

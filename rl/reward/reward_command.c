@@ -64,7 +64,7 @@ static void reward_command_close(Reward *reward) {
     if (!command) return;
     for (size_t i = 0; i < command->n_workers; i++) child_stop(command->workers[i].child, NULL, 0.5);
     if (command->n_restarts > 1)
-        log_message(LOG_WARNING, "reward '%s': its program exited by itself and was restarted %zu times in all", reward->name, command->n_restarts);
+        log_message(LOG_RANK, "reward '%s': its program exited by itself and was restarted %zu times in all", reward->name, command->n_restarts);
     arena_free(command->answers);
 }
 
@@ -94,8 +94,10 @@ static Status reward_command_start(Command *command, Worker *worker) {
     return child_start(command->argv, command->n_argv, command->limited ? &command->limits : NULL, &worker->child);
 }
 
-/* The limit is per process: all workers together may use the product. */
-static void warn_of_memory(const Reward *reward, double each, size_t n) {
+/* The limit is per process: the workers of all ranks of the machine together may use the product. */
+static void warn_of_memory(const Reward *reward, double each, size_t n_workers) {
+    int which;
+    const size_t n = n_workers * (size_t)comm_host_ranks(reward->context->comm, &which);
     double has = (double)memory_available();
     char one[32], all[32], there[32];
     if (n < 2 || each * (double)n <= has) return;
@@ -203,8 +205,8 @@ static void warn_of_restart(const Reward *reward, int64_t row, const Worker *wor
     Slice line = child_last_line(worker->child);
     size_t n = ++command->n_restarts;
     if ((n & (n - 1)) != 0) return;
-    log_message(LOG_WARNING, "reward '%s', row %lld: %s; restarting it (restart %zu) and sending the row once more%s%.*s", reward->name,
-                (long long)row, status_text(), n, line.len ? "; its last message: " : "", (int)line.len, line.data);
+    log_message(LOG_RANK, "reward '%s', row %lld: %s; restarting it (restart %zu) and sending the row once more%s%.*s", reward->name, (long long)row,
+                status_text(), n, line.len ? "; its last message: " : "", (int)line.len, line.data);
 }
 
 /* ---- asking ---- */
@@ -241,7 +243,7 @@ static Status worker_failed(Asking *asking, Worker *worker, Status status) {
     }
     if (!asking->reward->options[FAILED].node) return status;
     if (!asking->command->failed)
-        log_message(LOG_WARNING, "reward '%s', row %lld: %s; it gets the reward 'failed', as will further such rows", asking->reward->name,
+        log_message(LOG_RANK, "reward '%s', row %lld: %s; it gets the reward 'failed', as will further such rows", asking->reward->name,
                     (long long)asking->rows[job->row].number, status_text());
     asking->command->failed = true;
     child_stop(worker->child, NULL, 0);

@@ -25,7 +25,7 @@ static void reward_json_close(Reward *reward) {
     State *state = reward->state;
     if (!state) return;
     if (state->undecided > 1)
-        log_message(LOG_WARNING, "reward '%s': %zu completions counted as not fitting, as a pattern of the schema took too many steps on them",
+        log_message(LOG_RANK, "reward '%s': %zu completions counted as not fitting, as a pattern of the schema took too many steps on them",
                     reward->name, state->undecided);
     json_decref(state->schema);
 }
@@ -102,7 +102,7 @@ static bool fits(const Reward *reward, const json_t *schema, const json_t *value
     State *state = reward->state;
     SchemaFit fit = schema ? schema_fits(schema, value) : SCHEMA_FITS;
     if (fit == SCHEMA_UNDECIDED && state->undecided++ == 0)
-        log_message(LOG_WARNING, "reward '%s': a pattern of the schema takes too many steps on some completions; these count as not fitting",
+        log_message(LOG_RANK, "reward '%s': a pattern of the schema takes too many steps on some completions; these count as not fitting",
                     reward->name);
     return fit == SCHEMA_FITS;
 }

@@ -27,7 +27,7 @@ static void reward_regex_close(Reward *reward) {
     Pattern *pattern = reward->state;
     if (!pattern) return;
     if (pattern->undecided > 1)
-        log_message(LOG_WARNING, "reward '%s': %zu completions counted as not matching, as the pattern took too many steps or they were not UTF-8",
+        log_message(LOG_RANK, "reward '%s': %zu completions counted as not matching, as the pattern took too many steps or they were not UTF-8",
                     reward->name, pattern->undecided);
     regex_free(pattern->regex);
 }
@@ -52,8 +52,7 @@ static bool reward_regex_find(const Reward *reward, Slice text, size_t from, Reg
     Pattern *pattern = reward->state;
     RegexResult result = regex_find(pattern->regex, text, from, pattern->group, match);
     if (result == REGEX_UNDECIDED && pattern->undecided++ == 0)
-        log_message(LOG_WARNING,
-                    "reward '%s': the pattern takes too many steps on some completions, or they are not UTF-8; these count as not matching",
+        log_message(LOG_RANK, "reward '%s': the pattern takes too many steps on some completions, or they are not UTF-8; these count as not matching",
                     reward->name);
     return result == REGEX_FOUND;
 }

@@ -202,6 +202,9 @@ policy='rl policy.yaml --quiet'
     cmp policy-alone/adapter/adapter_model.safetensors policy/adapter/adapter_model.safetensors && [ "$(grep -c '"rank"' policy/ranks.jsonl)" = 4 ] &&
     [ "$(cat asked-0-1 | wc -l)" = "$(cat asked-0-2 asked-1-2 | wc -l)" ] && [ -s asked-1-2 ]
 verdict "rl on text: the files of one process" $?
+two_ranks $policy output=warned "reward=[{type: length, target: 3}, {type: command, failed: 0, command: [sh, -c, '[ {rank} = 0 ] && sed -u s/.*/1/']}]" &&
+    said_once 'warning: rank 1 (.*): reward .*gets the reward .failed'
+verdict "rl on text: a warning of one rank names it" $?
 asked='--data prompts.jsonl --json --quiet'
 "$tune" eval policy-alone $asked >alone.json && two_ranks eval policy-alone $asked && cmp alone.json said
 verdict "eval of a policy: the numbers of one process" $?

@@ -614,7 +614,7 @@ TEST(broken_files_are_refused) {
     assert_int_equal(top_file_find(opened, ids, 2), -1);
     check_ok(top_file_read(opened, 1, 1, 20, &read_id, logprobs));
     assert_int_equal(read_id, 4);
-    check_close(logprobs[1], log(0.5), 1e-6);
+    check_close((double)logprobs[1], log(0.5), 1e-6);
     check_status(top_file_read(opened, 0, 1, 20, &read_id, logprobs), ST_INPUT); /* nothing comes before the first token */
     check_status(top_file_read(opened, 2, 1, 20, &read_id, logprobs), ST_INPUT);
     check_text("99");

@@ -88,6 +88,7 @@ double rank_noted(const char *name, int64_t step, int rank, const char *map, con
         assert_non_null(json);
         if (json_integer_value(json_object_get(json, "step")) == step && json_integer_value(json_object_get(json, "rank")) == rank) {
             assert_true(json_is_number(json_object_get(json_object_get(json, "seconds"), "backward")));
+            if (!map) assert_true(json_is_number(json_object_get(json, key)));
             number = json_number_value(json_object_get(map ? json_object_get(json, map) : json, key));
         }
         json_decref(json);

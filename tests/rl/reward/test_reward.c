@@ -292,7 +292,7 @@ TEST(texts_are_compared) {
 
 /* A pattern that takes too many steps is no match, within `not` neither; how many completions that were is said. */
 static void note_warning(void *context, LogLevel level, const char *text) {
-    if (level == LOG_WARNING) str_printf(context, "%s\n", text);
+    if (level == LOG_RANK) str_printf(context, "%s\n", text);
 }
 
 TEST(what_patterns_do_not_tell_is_counted) {
