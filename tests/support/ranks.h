@@ -10,8 +10,8 @@
 #include "lib/comm/comm.h"
 
 #define RANKS_MAX 8
-/* Bytes of messages that lie with a rank before it asks for them, at most, but for the last one: as with MPI, long ones stay with their sender. Messages
- * after them, also of control, wait too. */
+/* Bytes of messages that lie with a rank before it asks for them, at most, but for the last one: as with MPI, long ones stay with their sender.
+ * Messages after them wait too, also those of control. */
 #define RANKS_WAITING (2 << 20)
 
 /* Socket pairs between all ranks, made before the ranks are. Ranks below size / 2 are on hostA, the others on hostB. */

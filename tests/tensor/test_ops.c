@@ -275,6 +275,40 @@ TEST(nothing_below_the_first_trained_parameter) {
     arena_free(arena);
 }
 
+/* ---- the watch ---- */
+
+static void count_ready(void *context, Tape *tape, Tensor *tensor) {
+    (void)tape, (void)tensor;
+    ++*(int *)context;
+}
+
+static void no_poll(void *context) { (void)context; }
+
+/* A pass that records nothing, before the one that is learned from, adds to no gradient. */
+TEST(gradients_are_ready_once) {
+    for (int checkpointed = 0; checkpointed < 2; checkpointed++) {
+        Arena *arena = arena_new(0);
+        Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+        Net net = net_new(arena, device_cpu());
+        NetLayer first = {&net, 0}, second = {&net, 1};
+        double seeds[TOKENS * WIDTH] = {1};
+        int ready = 0;
+        net.x->needs_grad = false;
+        tape_checkpoint(tape, checkpointed ? CHECKPOINT_LAYER : CHECKPOINT_NONE);
+        tape_watch(tape, &(TapeWatch){&ready, count_ready, no_poll});
+        tape_record(tape, false);
+        op_layer(tape, net_layer, op_layer(tape, net_layer, net.x, &first), &second);
+        tape_record(tape, true);
+        Tensor *y = op_layer(tape, net_layer, op_layer(tape, net_layer, net.x, &first), &second);
+        assert_int_equal(ready, 0);
+        tensor_seed_grad(tape, y, seeds);
+        check_ok(tape_backward(tape));
+        assert_int_equal(ready, 4); /* two norms, two weights */
+        tape_free(tape);
+        arena_free(arena);
+    }
+}
+
 /* Layers of one input at once have the bits of one after the other, whatever they are made of. */
 TEST(layers_at_once_have_the_same_bits) {
     static const DType dtypes[] = {DT_F32, DT_BF16};
@@ -491,6 +525,7 @@ int main(void) {
         cmocka_unit_test(the_meta_device_knows_the_memory),
         cmocka_unit_test(known_gradients_of_divergences_change_no_bit),
         cmocka_unit_test(nothing_below_the_first_trained_parameter),
+        cmocka_unit_test(gradients_are_ready_once),
         cmocka_unit_test(layers_at_once_have_the_same_bits),
         cmocka_unit_test(layers_at_once_have_the_same_gradients),
         cmocka_unit_test(residual_streams_stay_in_place),
