@@ -9,7 +9,7 @@
 
 #include "lib/base/log.h"
 
-enum { PANEL = 64, SLICE = 256, TILE = 64 };
+enum { PANEL = GPTQ_COLUMNS, SLICE = 256 };
 
 /* C -= A op(B), with C (m, n). Called by one thread for a fixed part of the work, so the bits do not depend on the number of threads. */
 static void subtract_product(const OpenBlas *blas, int transpose_b, int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b,
@@ -244,8 +244,8 @@ Status gptq_round(const GptqFactor *factor, const Grid *grid, bool static_groups
     for (int64_t p = 0; p < in; p++) ordered |= factor->order[p] != p;
     const bool fixed = static_groups || ordered;
 #pragma omp parallel for schedule(dynamic) reduction(|| : full)
-    for (int64_t first = 0; first < out; first += TILE) {
-        const int64_t n = MIN(TILE, out - first);
+    for (int64_t first = 0; first < out; first += GPTQ_ROWS) {
+        const int64_t n = MIN(GPTQ_ROWS, out - first);
         double *room = losses ? malloc((size_t)(n * (in + block_of(codes, fixed))) * sizeof *room) : NULL;
         if (room) round_rows(factor, grid, fixed, weight, &(Rows){first, n, room, room + n * in, losses + first}, codes);
         full = full || !room;

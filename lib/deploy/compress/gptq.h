@@ -12,6 +12,9 @@
 #include "lib/deploy/compress/inputs.h"
 #include "lib/tensor/openblas.h"
 
+/* Rows and columns that a thread rounds together, in memory that it takes and gives back: (GPTQ_ROWS, in + GPTQ_COLUMNS) doubles. */
+enum { GPTQ_ROWS = 64, GPTQ_COLUMNS = 64 };
+
 /* H = 2 / tokens * sum x x^T + damp * mean(diagonal) * identity, with 1 on the diagonal for inputs that are always 0. */
 typedef struct GptqFactor {
     int64_t in;

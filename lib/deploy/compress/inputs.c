@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { FORM_ROWS = 512, GRAM_ROWS = 256, BLOCK = 64, PIECE = 512 };
+enum { GRAM_ROWS = 256, BLOCK = 64, PIECE = 512 };
 
 Status input_sums_new(Arena *arena, int64_t in, bool products, InputSums *sums) {
     *sums = (InputSums){.in = in};
@@ -112,7 +112,7 @@ Status gram_products_new(Arena *arena, const Device *device, DType compute, cons
 }
 
 Status gram_forms(const GramProducts *gram, const double *rows, int64_t out, double *forms) {
-    const int64_t in = gram->in, most = MIN(out, FORM_ROWS);
+    const int64_t in = gram->in, most = MIN(out, GRAM_FORM_ROWS);
     Arena *arena = arena_new(0);
     Tensor *a = arena ? tensor_new(arena, gram->device, gram->gram->dtype, 2, (int64_t[]){most, in}) : NULL;
     Tensor *c = a ? tensor_new(arena, gram->device, gram->gram->dtype, 2, (int64_t[]){most, in}) : NULL;

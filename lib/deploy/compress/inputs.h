@@ -27,6 +27,7 @@ typedef struct GramProducts {
     int64_t in, tokens;
 } GramProducts;
 Status gram_products_new(Arena *arena, const Device *device, DType compute, const InputSums *sums, GramProducts *gram); /* ST_RESOURCE */
+enum { GRAM_FORM_ROWS = 512 }; /* that gram_forms computes together, in memory that it takes and gives back: twice (rows, in) on the device */
 /* forms[o] = sum over tokens of (x . row o)^2. rows: (out, in). ST_RESOURCE. */
 Status gram_forms(const GramProducts *gram, const double *rows, int64_t out, double *forms);
 /* The sum of all of them. */

@@ -41,6 +41,7 @@ typedef struct PtqInputs {
     double ratio;
 } PtqInputs;
 enum { PTQ_MOST_INPUTS = 16 };
+enum { PTQ_ERROR_TOKENS = 128 }; /* that errors of rounded inputs are measured on, at most */
 
 typedef struct PtqMethod {
     const char *name;
@@ -124,6 +125,7 @@ Status ptq_plan(Ptq *ptq); /* fills report->memory, and reserves it */
 /* What is gathered of each input: sums of products and tokens, of the rows for the method and of those held back. plain: of the original model. */
 typedef struct PtqWanted {
     bool products, held_products;
+    bool ranges;                 /* fixed ranges are found with the sample */
     int64_t sample, held_sample; /* tokens */
 } PtqWanted;
 PtqWanted ptq_wanted(const Ptq *ptq, bool plain);
