@@ -158,6 +158,11 @@ static Status factor_damped(const InputSums *sums, const double *diagonal, doubl
     return ST_OK;
 }
 
+Status gptq_load(int64_t in, const OpenBlas **blas) {
+    *blas = NULL;
+    return in > PANEL ? openblas_load(omp_get_max_threads(), blas) : ST_OK;
+}
+
 Status gptq_factor(const InputSums *sums, double damp, bool act_order, const char *what, Arena *arena, GptqFactor *factor) {
     const int64_t n = sums->in;
     double *diagonal = arena_alloc(arena, (size_t)n * sizeof *diagonal);
@@ -166,7 +171,7 @@ Status gptq_factor(const InputSums *sums, double damp, bool act_order, const cha
                            .order = arena_alloc(arena, (size_t)n * sizeof *factor->order),
                            .dead = arena_zero(arena, (size_t)n * sizeof *factor->dead)};
     if (!diagonal || !factor->upper || !factor->order || !factor->dead) return ST_RESOURCE;
-    if (n > PANEL) TRY(openblas_load(omp_get_max_threads(), &factor->blas));
+    TRY(gptq_load(n, &factor->blas));
     for (int64_t i = 0; i < n; i++) {
         factor->dead[i] = sums->gram[i * n + i] == 0;
         factor->n_dead += factor->dead[i];

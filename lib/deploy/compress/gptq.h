@@ -25,6 +25,8 @@ typedef struct GptqFactor {
     double damp;          /* that was used */
     const OpenBlas *blas; /* NULL: all columns are in one block, which needs no products */
 } GptqFactor;
+/* Loads OpenBLAS if layers of so many inputs need it, else *blas is NULL. ST_RESOURCE: see openblas_load. */
+Status gptq_load(int64_t in, const OpenBlas **blas);
 /* act_order: columns by descending diagonal of H. If H is not positive definite, damp is multiplied by 10, up to 1, with a warning each time that
  * names `what`. ST_NUMERIC: it still is not, or the sums are not finite; ST_RESOURCE, also
  * without OpenBLAS. */

@@ -417,6 +417,15 @@ static Status open_base(Ptq *ptq) {
     return status_hint(ST_USAGE, "--method rtn without --rows needs no calibration");
 }
 
+/* What the method needs from the system, before the first pass. */
+static Status load_library(const Ptq *ptq) {
+    const OpenBlas *blas;
+    if (strcmp(ptq->method->name, "gptq") != 0) return ST_OK;
+    for (size_t i = 0; i < ptq->report->n_layers; i++)
+        if (ptq->report->layers[i].quantised) TRY(gptq_load(ptq->model->linears[i]->in, &blas));
+    return ST_OK;
+}
+
 static Status run_ptq(Ptq *ptq) {
     Str kept = {0};
     TRY(check_settings(ptq->config, ptq->method));
@@ -427,7 +436,10 @@ static Status run_ptq(Ptq *ptq) {
     if (ptq->format->check) TRY(ptq->format->check(ptq));
     tell_of_skipped(ptq->report);
     tell_of_rows(ptq->config);
-    if (ptq->config->n_rows > 0) TRY(ptq_rows_begin(ptq));
+    if (ptq->config->n_rows > 0) {
+        TRY(load_library(ptq));
+        TRY(ptq_rows_begin(ptq));
+    }
     TRY(ptq_plan(ptq));
     if (ptq->config->on_plan) ptq->config->on_plan(ptq->config->context, ptq->report);
     Status status = dir_build_with_backup(ptq->config->output, write_output, ptq, &kept);
