@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/deploy/compress/gptq.h"
 
-#include <float.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -43,8 +42,8 @@ static bool factor_corner(double *a, int64_t n, int64_t first, int64_t end, doub
     return true;
 }
 
-/* Replaces the lower half of a symmetric matrix (n, n) by L with L L^T = the matrix. False: it is not positive definite, as far as rounding lets see:
- * least is the error that products in f32 may have left. */
+/* Replaces the lower half of a symmetric matrix (n, n) by L with L L^T = the matrix. False: it is not positive definite, or nearer to that than
+ * `least`, the rounding errors of its elements. */
 static bool cholesky(const OpenBlas *blas, double *a, int64_t n, double least) {
     for (int64_t first = 0; first < n; first += PANEL) {
         const int64_t end = MIN(first + PANEL, n);
@@ -108,7 +107,7 @@ static bool factor_with(const InputSums *sums, const double *diagonal, double me
     const int64_t n = factor->in;
     double *upper = factor->upper;
     fill_reversed(sums, factor, diagonal, factor->damp * mean, work);
-    if (!cholesky(factor->blas, work, n, (double)n * (double)FLT_EPSILON * mean)) return false;
+    if (!cholesky(factor->blas, work, n, (double)n * sums->epsilon * mean)) return false;
     memset(upper, 0, (size_t)(n * n) * sizeof *upper);
     invert_lower(factor->blas, work, n, upper);
     for (int64_t i = 0, last = n * n - 1; i < n * n / 2; i++) {
@@ -140,7 +139,9 @@ static Status order_columns(const double *diagonal, bool act_order, Arena *arena
 }
 
 static Status not_definite(const char *what, double damp) {
-    status_fail(ST_NUMERIC, "the inputs of %s have a matrix that is not positive definite, even with damping %g", what, damp);
+    status_fail(ST_NUMERIC,
+                "the inputs of %s have a matrix that is not positive definite, or nearer to that than its rounding errors, even with damping %g",
+                what, damp);
     return status_hint(ST_NUMERIC, "give more, and more varied, calibration rows, or use --method rtn");
 }
 
@@ -151,8 +152,11 @@ static Status factor_damped(const InputSums *sums, const double *diagonal, doubl
     for (factor->damp = damp; !factor_with(sums, diagonal, mean, work, factor);) {
         if (factor->damp >= 1) return not_definite(what, factor->damp);
         const double next = factor->damp > 0 ? MIN(10 * factor->damp, 1) : 0.01;
-        log_message(LOG_WARNING, "the inputs of %s have a matrix that is not positive definite with damping %g: it is raised to %g", what,
-                    factor->damp, next);
+        log_message(
+            LOG_WARNING,
+            "the inputs of %s have a matrix that is not positive definite, or nearer to that than its rounding errors, with damping %g: it is "
+            "raised to %g",
+            what, factor->damp, next);
         factor->damp = next;
     }
     return ST_OK;

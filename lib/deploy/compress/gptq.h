@@ -27,8 +27,8 @@ typedef struct GptqFactor {
 } GptqFactor;
 /* Loads OpenBLAS if layers of so many inputs need it, else *blas is NULL. ST_RESOURCE: see openblas_load. */
 Status gptq_load(int64_t in, const OpenBlas **blas);
-/* act_order: columns by descending diagonal of H. If H is not positive definite, damp is multiplied by 10, up to 1, with a warning each time that
- * names `what`. ST_NUMERIC: it still is not, or the sums are not finite; ST_RESOURCE, also
+/* act_order: columns by descending diagonal of H. If H is not positive definite, or nearer to that than the rounding errors of the sums, damp is
+ * multiplied by 10, up to 1, with a warning each time that names `what`. ST_NUMERIC: it still is, or the sums are not finite; ST_RESOURCE, also
  * without OpenBLAS. */
 Status gptq_factor(const InputSums *sums, double damp, bool act_order, const char *what, Arena *arena, GptqFactor *factor);
 /* Rounds weight, (out, in), whose columns of dead inputs become 0. static_groups: grids are those of the given weights, as with act_order; else of

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/deploy/compress/inputs.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -65,6 +66,7 @@ Status input_sums_add(InputSums *sums, const Tensor *x, Arena *scratch) {
 #pragma omp parallel for schedule(dynamic)
     for (int64_t first = 0; first < in; first += BLOCK) add_columns(sums, x, first, MIN(BLOCK, in - first), turned);
     sums->tokens += tokens;
+    sums->epsilon = MAX(sums->epsilon, wide == DT_F64 ? DBL_EPSILON : (double)FLT_EPSILON);
     const ArenaMark mark = arena_mark(scratch);
     for (int64_t first = 0; turned && first < in; first += GRAM_ROWS) { /* the lower half */
         const int64_t end = MIN(first + GRAM_ROWS, in);
@@ -92,6 +94,7 @@ void input_sums_add_values(InputSums *sums, const double *x, int64_t n) {
             for (int64_t j = 0; j <= i; j++) sums->gram[i * in + j] += x[t * in + i] * x[t * in + j];
     }
     sums->tokens += n;
+    sums->epsilon = MAX(sums->epsilon, DBL_EPSILON);
 }
 
 void input_sums_finish(InputSums *sums) {

@@ -11,6 +11,7 @@ typedef struct InputSums {
     int64_t in, tokens;
     double *gram;                    /* (in, in): sum of x x^T, its lower half before input_sums_finish; NULL: not wanted */
     double *sum, *abs_sum, *abs_max; /* (in) */
+    double epsilon;                  /* of the dtype in which products were computed; 0: none were */
 } InputSums;
 Status input_sums_new(Arena *arena, int64_t in, bool products, InputSums *sums); /* zeros; products: with gram. ST_RESOURCE */
 /* Adds all rows of x, (N, in). Products are computed in x's dtype on its device and added in double. scratch: reset by the caller. ST_RESOURCE. */
