@@ -556,6 +556,7 @@ static void check_written(const char *base, const char *format, int bits, bool s
     Model *original, *written;
     PtqReport *report;
     check_ok(ptq_run(&config, &report));
+    check_close(report->bits, bits + ((gptq ? 16 : 32) + (gptq || !symmetric ? bits : 0)) / 16.0, 1e-12);
     ptq_free(report);
     check_ok(model_load(base, &options, &original));
     check_ok(model_load(dir, &options, &written));

@@ -214,7 +214,7 @@ static Status list_layers(Ptq *ptq) {
         if (!report->layers[i].path) return ST_RESOURCE;
         if (!report->layers[i].quantised) continue;
         const Grid grid = ptq_grid(ptq, linear);
-        const double count = (double)(linear->out * linear->in), zeros = grid.kind == GRID_ASYMMETRIC ? grid.bits : 0;
+        const double count = (double)(linear->out * linear->in), zeros = grid.kind == GRID_ASYMMETRIC || ptq->format->keeps_zeros ? grid.bits : 0;
         bits += count * (grid.bits + ((double)dtype_bytes(ptq->scales, 1) * 8 + zeros) / (double)grid.group);
         weights += count;
         report->n_quantised++;

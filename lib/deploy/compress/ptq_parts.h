@@ -60,6 +60,7 @@ const PtqMethod *ptq_method_named(const char *name); /* NULL: there is none */
 typedef struct PtqFormat {
     const char *name;
     bool half_scales;                /* scales are f16, whatever the model's dtype */
+    bool keeps_zeros;                /* zeros are stored for symmetric grids too */
     Status (*check)(const Ptq *ptq); /* ST_USAGE: it cannot hold what is asked for; NULL: it holds everything */
     Status (*declare)(Ptq *ptq, const Linear *linear, const StoredTensor *stored); /* the tensors of a weight; stored: the original's */
     Status (*write)(const Ptq *ptq, const PtqMatrix *matrix);                      /* in the same order */
