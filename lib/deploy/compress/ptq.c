@@ -94,7 +94,7 @@ static Status check_settings(const PtqConfig *config, const PtqMethod *method) {
 static Status check_base(const Model *model) {
     if (model->config.scores) return status_fail(ST_CONFIG, "'%s' is a reward model: only language models can be quantised", model->dir);
     if (model->config.in_out_weights)
-        return status_fail(ST_CONFIG, "weights of %s are stored (in, out), which compressed-tensors cannot hold", model->config.model_type);
+        return status_fail(ST_CONFIG, "weights of %s are stored (in, out), which no format here holds", model->config.model_type);
     for (size_t i = 0; i < model->files->n; i++) {
         const StoredTensor *stored = &model->files->tensors[i];
         if (!stored_is_quantised(stored)) continue;
