@@ -14,7 +14,8 @@ static const char sample[] =
     "is better than a single one:\n\ndef mean(values):\n    return sum(values) / len(values)\n\nThe error of the mean is the error of one value divided by "
     "the square root of their number, if the errors are independent.";
 
-/* How many tokens take less than a second on two cores; enough for two digits of the mean. */
+/* Enough tokens for two digits of the mean. Up to about 0.6 G weights they take less than a second on two cores; larger models run LEAST,
+ * which takes longer. */
 static int64_t tokens_for(const Model *model) {
     enum { LEAST = 16, MOST = 128 };
     const double work = 1e10;

@@ -5,12 +5,12 @@
 
 #include "lib/base/gguf.h"
 #include "lib/base/log.h"
+#include "lib/base/yaml.h"
 #include "cmd/app/commands.h"
 #include "cmd/app/options.h"
 #include "cmd/app/terminal.h"
 #include "lib/model/adapter.h"
 #include "lib/model/model.h"
-#include "lib/recipe/recipe.h"
 #include "lib/text/text.h"
 
 typedef struct Inspect {
@@ -255,16 +255,20 @@ static Status count_steps(Inspect *job) {
     return status;
 }
 
-/* Whether several processes, which leave ranks.jsonl, rounded their sums of gradients. */
+/* Whether several processes, which leave ranks.jsonl, rounded their sums of gradients. Only this key is read, since the recipe may be of another
+ * version; a recipe that is no YAML says nothing. */
 static Status inspect_rounding(Inspect *job) {
-    Recipe *recipe;
+    Yaml *recipe;
+    const char *path = path_join(job->arena, job->path, "recipe.yaml");
+    if (!path) return ST_RESOURCE;
     if (!cmd_inspect_holds(job, "ranks.jsonl")) return ST_OK;
-    TRY(recipe_read(path_join(job->arena, job->path, "recipe.yaml"), NULL, 0, &recipe));
-    if (recipe->parallel_reduce_dtype == PARALLEL_REDUCE_DTYPE_BF16) {
+    const Status status = yaml_read_file(path, job->arena, &recipe);
+    if (status != ST_OK) return status == ST_RESOURCE ? status : ST_OK;
+    const Yaml *dtype = yaml_get(yaml_get(recipe, "parallel"), "reduce_dtype");
+    if (dtype && dtype->kind == YAML_SCALAR && strcmp(dtype->text, "bf16") == 0) {
         jw_string(&job->json, "reduce_dtype", "bf16");
         str_printf(&job->plain, "gradients travelled as bf16 (parallel.reduce_dtype): another number of ranks gives other bits\n");
     }
-    recipe_free(recipe);
     return ST_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "tests/support/check.h"
 
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -387,6 +388,29 @@ TEST(columns_in_blocks) {
     arena_free(arena);
 }
 
+/* The bits are those of one thread. */
+TEST(columns_with_other_threads) {
+    const Grid grid = {.kind = GRID_ASYMMETRIC, .bits = 4, .group = 60, .scales = DT_F64};
+    const int before = omp_get_max_threads();
+    Arena *arena = arena_new(0);
+    const InputSums sums = wide_sums(arena);
+    GptqFactor factors[3];
+    Codes codes[3];
+    double losses[3];
+    for (int k = 0; k < 3; k++) {
+        omp_set_num_threads(k + 1);
+        check_ok(gptq_factor(&sums, 0.01, true, "'W'", arena, &factors[k]));
+        check_ok(codes_new(arena, &grid, WIDE_OUT, WIDE, &codes[k]));
+        check_ok(gptq_round(&factors[k], &grid, false, drawn(arena, 2, WIDE_OUT * WIDE), &codes[k], &losses[k]));
+        assert_memory_equal(factors[k].upper, factors[0].upper, WIDE * WIDE * sizeof(double));
+        assert_memory_equal(codes[k].codes, codes[0].codes, WIDE_OUT * WIDE);
+        assert_memory_equal(codes[k].scales, codes[0].scales, (size_t)(WIDE_OUT * codes[0].n_groups) * sizeof(double));
+        assert_memory_equal(&losses[k], &losses[0], sizeof losses[0]);
+    }
+    omp_set_num_threads(before);
+    arena_free(arena);
+}
+
 /* ---- whole models ---- */
 
 typedef struct Rows {
@@ -556,6 +580,7 @@ static void check_written(const char *base, const char *format, int bits, bool s
     Model *original, *written;
     PtqReport *report;
     check_ok(ptq_run(&config, &report));
+    check_close(report->bits, bits + ((gptq ? 16 : 32) + (gptq || !symmetric ? bits : 0)) / 16.0, 1e-12);
     ptq_free(report);
     check_ok(model_load(base, &options, &original));
     check_ok(model_load(dir, &options, &written));
@@ -594,10 +619,12 @@ TEST(written_bits) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nearest_codes),   cmocka_unit_test(columns_in_turn),       cmocka_unit_test(scaled_columns),
-        cmocka_unit_test(eight_bits),      cmocka_unit_test(ranges_of_activations), cmocka_unit_test(corrected_biases),
-        cmocka_unit_test(singular_inputs), cmocka_unit_test(sums_in_blocks),        cmocka_unit_test(columns_in_blocks),
-        cmocka_unit_test(whole_models),    cmocka_unit_test(written_bits),
+        cmocka_unit_test(nearest_codes),         cmocka_unit_test(columns_in_turn),
+        cmocka_unit_test(scaled_columns),        cmocka_unit_test(eight_bits),
+        cmocka_unit_test(ranges_of_activations), cmocka_unit_test(corrected_biases),
+        cmocka_unit_test(singular_inputs),       cmocka_unit_test(sums_in_blocks),
+        cmocka_unit_test(columns_in_blocks),     cmocka_unit_test(columns_with_other_threads),
+        cmocka_unit_test(whole_models),          cmocka_unit_test(written_bits),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

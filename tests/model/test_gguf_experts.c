@@ -6,6 +6,7 @@
 #include "tests/support/gguf_made.h"
 #include "tests/support/runs.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,7 +98,7 @@ static void latent_keys(Made *made, uint32_t gating, uint32_t shared, float scal
     if (gating) made_int(made, "deepseek2.expert_gating_func", gating);
     made_real(made, "deepseek2.expert_weights_scale", scale);
     yarn_keys(made, "deepseek2", 4, 16);
-    if (tenth > 0) made_real(made, "deepseek2.rope.scaling.yarn_log_multiplier", tenth);
+    if (tenth != 0) made_real(made, "deepseek2.rope.scaling.yarn_log_multiplier", tenth);
 }
 
 static void deepseek_v2_keys(Made *made) { latent_keys(made, 1, 2, 1.5f, 0.0707f); }
@@ -508,6 +509,19 @@ TEST(what_is_not_known_is_refused) {
     fails(&made, "cannot read tensor 'blk.0.ffn_up_exps.weight' in '");
 }
 
+TEST(scales_that_are_no_numbers_are_refused) {
+    static const float wrong[] = {-1, INFINITY, -INFINITY, NAN};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        Made made = {0};
+        latent_keys(&made, 2, 1, wrong[i], 0.1f);
+        add_embedding(&made);
+        fails(&made, "wrong 'deepseek2.expert_weights_scale' in '");
+        latent_keys(&made, 2, 1, 1, wrong[i]);
+        add_embedding(&made);
+        fails(&made, "wrong 'deepseek2.rope.scaling.yarn_log_multiplier' in '");
+    }
+}
+
 static void read_broken(const uint8_t *bytes, size_t len, void *context) {
     (void)context;
     WeightFile *file;
@@ -547,6 +561,7 @@ int main(void) {
         cmocka_unit_test(a_missing_gating_function_is_known_by_the_bias),
         cmocka_unit_test(prediction_layers_are_left_out),
         cmocka_unit_test(what_is_not_known_is_refused),
+        cmocka_unit_test(scales_that_are_no_numbers_are_refused),
         cmocka_unit_test(broken_files_are_refused_or_read),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/deploy/compress/gptq.h"
 
-#include <float.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -9,7 +8,7 @@
 
 #include "lib/base/log.h"
 
-enum { PANEL = 64, SLICE = 256, TILE = 64 };
+enum { PANEL = GPTQ_COLUMNS, SLICE = 256 };
 
 /* C -= A op(B), with C (m, n). Called by one thread for a fixed part of the work, so the bits do not depend on the number of threads. */
 static void subtract_product(const OpenBlas *blas, int transpose_b, int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b,
@@ -43,8 +42,8 @@ static bool factor_corner(double *a, int64_t n, int64_t first, int64_t end, doub
     return true;
 }
 
-/* Replaces the lower half of a symmetric matrix (n, n) by L with L L^T = the matrix. False: it is not positive definite, as far as rounding lets see:
- * least is the error that products in f32 may have left. */
+/* Replaces the lower half of a symmetric matrix (n, n) by L with L L^T = the matrix. False: it is not positive definite, or nearer to that than
+ * `least`, the rounding errors of its elements. */
 static bool cholesky(const OpenBlas *blas, double *a, int64_t n, double least) {
     for (int64_t first = 0; first < n; first += PANEL) {
         const int64_t end = MIN(first + PANEL, n);
@@ -108,7 +107,7 @@ static bool factor_with(const InputSums *sums, const double *diagonal, double me
     const int64_t n = factor->in;
     double *upper = factor->upper;
     fill_reversed(sums, factor, diagonal, factor->damp * mean, work);
-    if (!cholesky(factor->blas, work, n, (double)n * (double)FLT_EPSILON * mean)) return false;
+    if (!cholesky(factor->blas, work, n, (double)n * sums->epsilon * mean)) return false;
     memset(upper, 0, (size_t)(n * n) * sizeof *upper);
     invert_lower(factor->blas, work, n, upper);
     for (int64_t i = 0, last = n * n - 1; i < n * n / 2; i++) {
@@ -140,7 +139,9 @@ static Status order_columns(const double *diagonal, bool act_order, Arena *arena
 }
 
 static Status not_definite(const char *what, double damp) {
-    status_fail(ST_NUMERIC, "the inputs of %s have a matrix that is not positive definite, even with damping %g", what, damp);
+    status_fail(ST_NUMERIC,
+                "the inputs of %s have a matrix that is not positive definite, or nearer to that than its rounding errors, even with damping %g",
+                what, damp);
     return status_hint(ST_NUMERIC, "give more, and more varied, calibration rows, or use --method rtn");
 }
 
@@ -151,11 +152,19 @@ static Status factor_damped(const InputSums *sums, const double *diagonal, doubl
     for (factor->damp = damp; !factor_with(sums, diagonal, mean, work, factor);) {
         if (factor->damp >= 1) return not_definite(what, factor->damp);
         const double next = factor->damp > 0 ? MIN(10 * factor->damp, 1) : 0.01;
-        log_message(LOG_WARNING, "the inputs of %s have a matrix that is not positive definite with damping %g: it is raised to %g", what,
-                    factor->damp, next);
+        log_message(
+            LOG_WARNING,
+            "the inputs of %s have a matrix that is not positive definite, or nearer to that than its rounding errors, with damping %g: it is "
+            "raised to %g",
+            what, factor->damp, next);
         factor->damp = next;
     }
     return ST_OK;
+}
+
+Status gptq_load(int64_t in, const OpenBlas **blas) {
+    *blas = NULL;
+    return in > PANEL ? openblas_load(omp_get_max_threads(), blas) : ST_OK;
 }
 
 Status gptq_factor(const InputSums *sums, double damp, bool act_order, const char *what, Arena *arena, GptqFactor *factor) {
@@ -166,7 +175,7 @@ Status gptq_factor(const InputSums *sums, double damp, bool act_order, const cha
                            .order = arena_alloc(arena, (size_t)n * sizeof *factor->order),
                            .dead = arena_zero(arena, (size_t)n * sizeof *factor->dead)};
     if (!diagonal || !factor->upper || !factor->order || !factor->dead) return ST_RESOURCE;
-    if (n > PANEL) TRY(openblas_load(omp_get_max_threads(), &factor->blas));
+    TRY(gptq_load(n, &factor->blas));
     for (int64_t i = 0; i < n; i++) {
         factor->dead[i] = sums->gram[i * n + i] == 0;
         factor->n_dead += factor->dead[i];
@@ -244,8 +253,8 @@ Status gptq_round(const GptqFactor *factor, const Grid *grid, bool static_groups
     for (int64_t p = 0; p < in; p++) ordered |= factor->order[p] != p;
     const bool fixed = static_groups || ordered;
 #pragma omp parallel for schedule(dynamic) reduction(|| : full)
-    for (int64_t first = 0; first < out; first += TILE) {
-        const int64_t n = MIN(TILE, out - first);
+    for (int64_t first = 0; first < out; first += GPTQ_ROWS) {
+        const int64_t n = MIN(GPTQ_ROWS, out - first);
         double *room = losses ? malloc((size_t)(n * (in + block_of(codes, fixed))) * sizeof *room) : NULL;
         if (room) round_rows(factor, grid, fixed, weight, &(Rows){first, n, room, room + n * in, losses + first}, codes);
         full = full || !room;

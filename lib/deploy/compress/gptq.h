@@ -12,6 +12,9 @@
 #include "lib/deploy/compress/inputs.h"
 #include "lib/tensor/openblas.h"
 
+/* Rows and columns that a thread rounds together, in memory that it takes and gives back: (GPTQ_ROWS, in + GPTQ_COLUMNS) doubles. */
+enum { GPTQ_ROWS = 64, GPTQ_COLUMNS = 64 };
+
 /* H = 2 / tokens * sum x x^T + damp * mean(diagonal) * identity, with 1 on the diagonal for inputs that are always 0. */
 typedef struct GptqFactor {
     int64_t in;
@@ -22,8 +25,10 @@ typedef struct GptqFactor {
     double damp;          /* that was used */
     const OpenBlas *blas; /* NULL: all columns are in one block, which needs no products */
 } GptqFactor;
-/* act_order: columns by descending diagonal of H. If H is not positive definite, damp is multiplied by 10, up to 1, with a warning each time that
- * names `what`. ST_NUMERIC: it still is not, or the sums are not finite; ST_RESOURCE, also
+/* Loads OpenBLAS if layers of so many inputs need it, else *blas is NULL. ST_RESOURCE: see openblas_load. */
+Status gptq_load(int64_t in, const OpenBlas **blas);
+/* act_order: columns by descending diagonal of H. If H is not positive definite, or nearer to that than the rounding errors of the sums, damp is
+ * multiplied by 10, up to 1, with a warning each time that names `what`. ST_NUMERIC: it still is, or the sums are not finite; ST_RESOURCE, also
  * without OpenBLAS. */
 Status gptq_factor(const InputSums *sums, double damp, bool act_order, const char *what, Arena *arena, GptqFactor *factor);
 /* Rounds weight, (out, in), whose columns of dead inputs become 0. static_groups: grids are those of the given weights, as with act_order; else of

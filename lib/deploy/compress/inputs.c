@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/deploy/compress/inputs.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
-enum { FORM_ROWS = 512, GRAM_ROWS = 256, BLOCK = 64, PIECE = 512 };
+enum { GRAM_ROWS = 256, BLOCK = 64, PIECE = 512 };
 
 Status input_sums_new(Arena *arena, int64_t in, bool products, InputSums *sums) {
     *sums = (InputSums){.in = in};
@@ -65,6 +66,7 @@ Status input_sums_add(InputSums *sums, const Tensor *x, Arena *scratch) {
 #pragma omp parallel for schedule(dynamic)
     for (int64_t first = 0; first < in; first += BLOCK) add_columns(sums, x, first, MIN(BLOCK, in - first), turned);
     sums->tokens += tokens;
+    sums->epsilon = MAX(sums->epsilon, wide == DT_F64 ? DBL_EPSILON : (double)FLT_EPSILON);
     const ArenaMark mark = arena_mark(scratch);
     for (int64_t first = 0; turned && first < in; first += GRAM_ROWS) { /* the lower half */
         const int64_t end = MIN(first + GRAM_ROWS, in);
@@ -92,6 +94,7 @@ void input_sums_add_values(InputSums *sums, const double *x, int64_t n) {
             for (int64_t j = 0; j <= i; j++) sums->gram[i * in + j] += x[t * in + i] * x[t * in + j];
     }
     sums->tokens += n;
+    sums->epsilon = MAX(sums->epsilon, DBL_EPSILON);
 }
 
 void input_sums_finish(InputSums *sums) {
@@ -112,7 +115,7 @@ Status gram_products_new(Arena *arena, const Device *device, DType compute, cons
 }
 
 Status gram_forms(const GramProducts *gram, const double *rows, int64_t out, double *forms) {
-    const int64_t in = gram->in, most = MIN(out, FORM_ROWS);
+    const int64_t in = gram->in, most = MIN(out, GRAM_FORM_ROWS);
     Arena *arena = arena_new(0);
     Tensor *a = arena ? tensor_new(arena, gram->device, gram->gram->dtype, 2, (int64_t[]){most, in}) : NULL;
     Tensor *c = a ? tensor_new(arena, gram->device, gram->gram->dtype, 2, (int64_t[]){most, in}) : NULL;

@@ -11,6 +11,7 @@ typedef struct InputSums {
     int64_t in, tokens;
     double *gram;                    /* (in, in): sum of x x^T, its lower half before input_sums_finish; NULL: not wanted */
     double *sum, *abs_sum, *abs_max; /* (in) */
+    double epsilon;                  /* of the dtype in which products were computed; 0: none were */
 } InputSums;
 Status input_sums_new(Arena *arena, int64_t in, bool products, InputSums *sums); /* zeros; products: with gram. ST_RESOURCE */
 /* Adds all rows of x, (N, in). Products are computed in x's dtype on its device and added in double. scratch: reset by the caller. ST_RESOURCE. */
@@ -27,6 +28,7 @@ typedef struct GramProducts {
     int64_t in, tokens;
 } GramProducts;
 Status gram_products_new(Arena *arena, const Device *device, DType compute, const InputSums *sums, GramProducts *gram); /* ST_RESOURCE */
+enum { GRAM_FORM_ROWS = 512 }; /* that gram_forms computes together, in memory that it takes and gives back: twice (rows, in) on the device */
 /* forms[o] = sum over tokens of (x . row o)^2. rows: (out, in). ST_RESOURCE. */
 Status gram_forms(const GramProducts *gram, const double *rows, int64_t out, double *forms);
 /* The sum of all of them. */

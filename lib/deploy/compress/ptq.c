@@ -94,7 +94,7 @@ static Status check_settings(const PtqConfig *config, const PtqMethod *method) {
 static Status check_base(const Model *model) {
     if (model->config.scores) return status_fail(ST_CONFIG, "'%s' is a reward model: only language models can be quantised", model->dir);
     if (model->config.in_out_weights)
-        return status_fail(ST_CONFIG, "weights of %s are stored (in, out), which compressed-tensors cannot hold", model->config.model_type);
+        return status_fail(ST_CONFIG, "weights of %s are stored (in, out), which no format here holds", model->config.model_type);
     for (size_t i = 0; i < model->files->n; i++) {
         const StoredTensor *stored = &model->files->tensors[i];
         if (!stored_is_quantised(stored)) continue;
@@ -214,7 +214,7 @@ static Status list_layers(Ptq *ptq) {
         if (!report->layers[i].path) return ST_RESOURCE;
         if (!report->layers[i].quantised) continue;
         const Grid grid = ptq_grid(ptq, linear);
-        const double count = (double)(linear->out * linear->in), zeros = grid.kind == GRID_ASYMMETRIC ? grid.bits : 0;
+        const double count = (double)(linear->out * linear->in), zeros = grid.kind == GRID_ASYMMETRIC || ptq->format->keeps_zeros ? grid.bits : 0;
         bits += count * (grid.bits + ((double)dtype_bytes(ptq->scales, 1) * 8 + zeros) / (double)grid.group);
         weights += count;
         report->n_quantised++;
@@ -417,6 +417,15 @@ static Status open_base(Ptq *ptq) {
     return status_hint(ST_USAGE, "--method rtn without --rows needs no calibration");
 }
 
+/* What the method needs from the system, before the first pass. */
+static Status load_library(const Ptq *ptq) {
+    const OpenBlas *blas;
+    if (strcmp(ptq->method->name, "gptq") != 0) return ST_OK;
+    for (size_t i = 0; i < ptq->report->n_layers; i++)
+        if (ptq->report->layers[i].quantised) TRY(gptq_load(ptq->model->linears[i]->in, &blas));
+    return ST_OK;
+}
+
 static Status run_ptq(Ptq *ptq) {
     Str kept = {0};
     TRY(check_settings(ptq->config, ptq->method));
@@ -427,7 +436,10 @@ static Status run_ptq(Ptq *ptq) {
     if (ptq->format->check) TRY(ptq->format->check(ptq));
     tell_of_skipped(ptq->report);
     tell_of_rows(ptq->config);
-    if (ptq->config->n_rows > 0) TRY(ptq_rows_begin(ptq));
+    if (ptq->config->n_rows > 0) {
+        TRY(load_library(ptq));
+        TRY(ptq_rows_begin(ptq));
+    }
     TRY(ptq_plan(ptq));
     if (ptq->config->on_plan) ptq->config->on_plan(ptq->config->context, ptq->report);
     Status status = dir_build_with_backup(ptq->config->output, write_output, ptq, &kept);

@@ -86,5 +86,10 @@ static json_t *gptq_settings(const Ptq *ptq) {
                      gptq_skipped(ptq));
 }
 
-const PtqFormat ptq_format_gptq = {
-    .name = "gptq", .half_scales = true, .check = gptq_check, .declare = gptq_declare, .write = gptq_write, .settings = gptq_settings};
+const PtqFormat ptq_format_gptq = {.name = "gptq",
+                                   .half_scales = true,
+                                   .keeps_zeros = true,
+                                   .check = gptq_check,
+                                   .declare = gptq_declare,
+                                   .write = gptq_write,
+                                   .settings = gptq_settings};

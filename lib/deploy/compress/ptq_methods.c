@@ -36,8 +36,12 @@ static Status make_products(const Ptq *ptq, PtqInputs *inputs, Arena *arena) {
 
 static bool has_products(const PtqInputs *inputs) { return inputs->gram.gram || inputs->held_gram.gram; }
 
-/* The tokens that errors are measured on. */
-static const InputSample *error_sample(const PtqInputs *inputs) { return inputs->held_sample.n > 0 ? &inputs->held_sample : &inputs->sample; }
+/* The tokens that errors are measured on: a sample for ranges has more. */
+static InputSample error_sample(const PtqInputs *inputs) {
+    InputSample sample = inputs->held_sample.n > 0 ? inputs->held_sample : inputs->sample;
+    sample.n = MIN(sample.n, (int64_t)PTQ_ERROR_TOKENS);
+    return sample;
+}
 
 /* ---- where scales of inputs go ---- */
 
@@ -143,8 +147,8 @@ static Status find_smooth(Ptq *ptq, PtqInputs *inputs, double *scales, bool *bet
     const Runtime *runtime = &ptq->config->runtime;
     const WeightGroup group = group_of(inputs);
     const Grid grid = ptq_grid(ptq, inputs->matrices[0]->linear);
-    const InputSample *sample = &inputs->sample, *held = error_sample(inputs);
-    const int64_t tokens = MIN(sample->n, held->n);
+    const InputSample *sample = &inputs->sample, held = error_sample(inputs);
+    const int64_t tokens = MIN(sample->n, held.n);
     double least = 0, error, without, *ones = arena_alloc(ptq->work_arena, (size_t)group.in * sizeof *ones);
     if (!ones) return ST_RESOURCE;
     for (int64_t i = 0; i < group.in; i++) ones[i] = 1;
@@ -155,8 +159,8 @@ static Status find_smooth(Ptq *ptq, PtqInputs *inputs, double *scales, bool *bet
         if (step == 3 || error < least) least = error, inputs->ratio = step / 10.0;
     }
     smooth_scales(&group, inputs->sums.abs_max, inputs->ratio, scales);
-    TRY(int8_error(runtime, &group, &grid, held->x, held->n, scales, &error));
-    TRY(int8_error(runtime, &group, &grid, held->x, held->n, ones, &without));
+    TRY(int8_error(runtime, &group, &grid, held.x, held.n, scales, &error));
+    TRY(int8_error(runtime, &group, &grid, held.x, held.n, ones, &without));
     *better = error <= without;
     return ST_OK;
 }
@@ -179,6 +183,7 @@ static Status scale_input(Ptq *ptq, PtqInputs *inputs) {
     PtqInputs *plain = &ptq->plain[inputs - ptq->inputs];
     TRY(is_method(ptq, "awq") ? find_awq(ptq, plain, scales, &better) : find_smooth(ptq, plain, scales, &better));
     inputs->ratio = plain->ratio;
+    arena_reset(ptq->work_arena); /* the search's products are not needed any more */
     if (!better && ptq->config->fallback) {
         inputs->ratio = (double)NAN;
         for (int m = 0; m < inputs->n; m++) inputs->matrices[m]->report->fell_back = true;
@@ -285,6 +290,7 @@ static Status round_int8(Ptq *ptq, PtqInputs *inputs, PtqMatrix *matrix) {
             TRY(find_bound(ptq, inputs, &matrix->report->bound));
         else
             matrix->report->bound = inputs->matrices[0]->report->bound;
+        arena_reset(ptq->work_arena);
         if (!(matrix->report->bound > 0)) {
             log_message(LOG_WARNING, "the inputs of '%s' are 0 in all calibration rows: they get the range 1", matrix->linear->path);
             matrix->report->bound = 1;
@@ -337,14 +343,14 @@ static Status measure_int8(const Ptq *ptq, const PtqInputs *inputs, PtqMatrix *m
     const Runtime *runtime = &ptq->config->runtime;
     const Grid grid = ptq_grid(ptq, matrix->linear);
     const int64_t in = matrix->linear->in;
-    const InputSample *sample = error_sample(inputs);
+    const InputSample sample = error_sample(inputs);
     const WeightGroup one = {.n = 1, .in = in, .weights = {matrix->weight}, .outs = {matrix->linear->out}};
     PtqLayer *report = matrix->report;
     double *ones = arena_alloc(ptq->work_arena, (size_t)in * sizeof *ones);
     if (!ones) return ST_RESOURCE;
     for (int64_t i = 0; i < in; i++) ones[i] = 1;
-    TRY(int8_error(runtime, &one, &grid, sample->x, sample->n, matrix->columns ? matrix->columns : ones, &report->error));
-    TRY(int8_error(runtime, &one, &grid, sample->x, sample->n, ones, &report->rtn_error));
+    TRY(int8_error(runtime, &one, &grid, sample.x, sample.n, matrix->columns ? matrix->columns : ones, &report->error));
+    TRY(int8_error(runtime, &one, &grid, sample.x, sample.n, ones, &report->rtn_error));
     report->error = sqrt(report->error);
     report->rtn_error = sqrt(report->rtn_error);
     return ST_OK;

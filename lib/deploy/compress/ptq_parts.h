@@ -41,6 +41,7 @@ typedef struct PtqInputs {
     double ratio;
 } PtqInputs;
 enum { PTQ_MOST_INPUTS = 16 };
+enum { PTQ_ERROR_TOKENS = 128 }; /* that errors of rounded inputs are measured on, at most */
 
 typedef struct PtqMethod {
     const char *name;
@@ -59,6 +60,7 @@ const PtqMethod *ptq_method_named(const char *name); /* NULL: there is none */
 typedef struct PtqFormat {
     const char *name;
     bool half_scales;                /* scales are f16, whatever the model's dtype */
+    bool keeps_zeros;                /* zeros are stored for symmetric grids too */
     Status (*check)(const Ptq *ptq); /* ST_USAGE: it cannot hold what is asked for; NULL: it holds everything */
     Status (*declare)(Ptq *ptq, const Linear *linear, const StoredTensor *stored); /* the tensors of a weight; stored: the original's */
     Status (*write)(const Ptq *ptq, const PtqMatrix *matrix);                      /* in the same order */
@@ -124,6 +126,7 @@ Status ptq_plan(Ptq *ptq); /* fills report->memory, and reserves it */
 /* What is gathered of each input: sums of products and tokens, of the rows for the method and of those held back. plain: of the original model. */
 typedef struct PtqWanted {
     bool products, held_products;
+    bool ranges;                 /* fixed ranges are found with the sample */
     int64_t sample, held_sample; /* tokens */
 } PtqWanted;
 PtqWanted ptq_wanted(const Ptq *ptq, bool plain);

@@ -10,8 +10,8 @@
 #include "lib/deploy/compress/int8.h"
 #include "lib/model/convert.h"
 
-/* Tokens of a pass; tokens that ranges of activations are found with; tokens that errors of rounded inputs are measured on */
-enum { BATCH_TOKENS = 2048, RANGE_TOKENS = 2048, ERROR_TOKENS = 128 };
+/* Tokens of a pass; tokens that ranges of activations are found with */
+enum { BATCH_TOKENS = 2048, RANGE_TOKENS = 2048 };
 
 /* ---- rows ---- */
 
@@ -169,12 +169,13 @@ Tensor *ptq_rounded_inputs(Tape *tape, Tensor *x, double bound) {
 PtqWanted ptq_wanted(const Ptq *ptq, bool plain) {
     const PtqConfig *config = ptq->config;
     const bool int8 = ptq->method->rounds_inputs, held = ptq->report->held_rows > 0;
-    const bool ranges = !plain && config->calibrate && strcmp(config->calibrate, "absmax") != 0;
+    const bool ranges = !plain && int8 && config->calibrate && strcmp(config->calibrate, "absmax") != 0;
     const bool variance = !plain && config->bias_correction && strcmp(config->bias_correction, "mean_var") == 0;
     return (PtqWanted){.products = variance || (!int8 && (ptq->method->needs_rows || !held)),
                        .held_products = !int8 && held,
-                       .sample = int8 ? MIN(ranges ? RANGE_TOKENS : ERROR_TOKENS, ptq->report->tokens) : 0,
-                       .held_sample = int8 ? MIN(ERROR_TOKENS, ptq->report->held_tokens) : 0};
+                       .ranges = ranges,
+                       .sample = int8 ? MIN(ranges ? RANGE_TOKENS : PTQ_ERROR_TOKENS, ptq->report->tokens) : 0,
+                       .held_sample = int8 ? MIN(PTQ_ERROR_TOKENS, ptq->report->held_tokens) : 0};
 }
 
 /* n tokens of so many, at even distances. */

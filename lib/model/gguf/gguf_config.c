@@ -241,6 +241,8 @@ static Status read_mscale(const Reading *reading, json_t *scaling) {
     double tenth = 0;
     TRY(arch_real(reading, "rope.scaling.yarn_log_multiplier", &tenth));
     const double mscale = round(tenth * 1e7) / 1e6;
+    if (!isfinite(mscale) || mscale < 0)
+        return status_fail(ST_INPUT, "wrong 'deepseek2.rope.scaling.yarn_log_multiplier' in '%s'", gguf_path(reading));
     json_object_set_new(scaling, "mscale", json_real(mscale));
     json_object_set_new(scaling, "mscale_all_dim", json_real(mscale));
     if (mscale > 0) return ST_OK;
@@ -346,6 +348,8 @@ static Status read_experts(const Reading *reading) {
     TRY(arch_bool(reading, "expert_weights_norm", &norm));
     TRY(arch_real(reading, "expert_weights_scale", &scale));
     TRY(gguf_prediction_layers(reading->gguf, reading->arch, &layers, &extra));
+    if (!isfinite(scale) || scale < 0)
+        return status_fail(ST_INPUT, "wrong '%s.expert_weights_scale' in '%s'", reading->arch->name, gguf_path(reading));
     if (gating != (softmax ? 1 : 2)) return unsupported(reading, "expert_gating_func", gating);
     if (softmax && config_int(reading, "n_group") > 1) { /* the best of a group counts; readers take the best two */
         unsupported(reading, "expert_group_count", config_int(reading, "n_group"));
