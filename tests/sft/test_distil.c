@@ -190,6 +190,13 @@ TEST(answers_of_the_teacher_equal_the_reference) {
         double loss;
         assert_int_equal(metrics_read(out, "loss", &loss, 1), 1);
         check_close(loss, json_number_value(json_object_get(golden, "student_loss")), 1e-9 * loss);
+        json_t *started; /* its plan counts the teacher that answers */
+        check_ok(json_read_file(temp_file(out, "started.json"), &started));
+        const json_t *memory = json_object_get(started, "memory");
+        const json_int_t before = json_integer_value(json_object_get(memory, "before"));
+        assert_int_equal(before > 0, !again);
+        assert_true(json_integer_value(json_object_get(memory, "total")) >= before);
+        json_decref(started);
     }
     Arena *arena = arena_new(0);
     char **names;

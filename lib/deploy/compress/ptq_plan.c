@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory of a quantisation, from shapes, before the first layer. Each number says which allocation it stands for. */
+/* The memory of a quantisation, from shapes, before the first layer. A comment at each number names the memory that it counts. */
 #include "lib/deploy/compress/ptq_parts.h"
 
 #include <omp.h>

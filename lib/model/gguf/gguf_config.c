@@ -328,7 +328,7 @@ static Status read_latent(const Reading *reading) {
     TRY(arch_int(reading, "attention.value_length_mla", &value));
     TRY(arch_int(reading, "rope.dimension_count", &rope));
     if (rope <= 0 || key <= rope || value <= 0)
-        return status_fail(ST_INPUT, "'%s' has keys of %lld numbers, of which %lld are rotated, and values of %lld, which is not supported",
+        return status_fail(ST_INPUT, "'%s' has keys of %lld numbers (%lld rotated) and values of %lld: these sizes are not supported",
                            gguf_path(reading), (long long)key, (long long)rope, (long long)value);
     json_object_set_new(reading->config, "qk_rope_head_dim", json_integer(rope));
     json_object_set_new(reading->config, "qk_nope_head_dim", json_integer(key - rope));
